@@ -1,0 +1,65 @@
+// The few operations that staging needs of a device. CudaGpu reaches a GPU through the driver, HostGpu is the CPU target.
+#pragma once
+
+#include <inrush/device.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace inrush::engine {
+
+// Rows from host memory to device memory. A plain run of bytes is one row.
+struct Copy {
+  const std::byte* source = nullptr;
+  std::uint64_t source_pitch_bytes = 0;
+  void* target = nullptr;
+  std::uint64_t target_pitch_bytes = 0;
+  std::uint64_t row_bytes = 0;
+  std::uint64_t row_count = 1;
+};
+
+// Copies in order, asynchronously. One thread at a time, except order_after(). Destroying it waits for its copies.
+class CopyStream {
+ public:
+  virtual ~CopyStream() = default;
+  // Starts the copies. Each source stays valid and unchanged until a ticket recorded afterwards is reached. Throws device_failed.
+  virtual void copy(std::span<const Copy> copies) = 0;
+  // A ticket for all copies so far. Tickets grow by one from 1.
+  [[nodiscard]] virtual std::uint64_t record() = 0;
+  // The highest ticket that is reached; 0 for none. Never blocks. Throws device_failed where a copy failed.
+  [[nodiscard]] virtual std::uint64_t reached() = 0;
+  // Blocks until the ticket is reached. Throws device_failed.
+  virtual void wait(std::uint64_t ticket) = 0;
+  // Copies that start after this call wait for what is queued on the caller's stream (a CUstream) now. Any thread.
+  virtual void order_after(void* stream) = 0;
+};
+
+struct DeviceMemoryInfo {
+  std::uint64_t free_bytes = 0;
+  std::uint64_t total_bytes = 0;
+};
+
+// All calls from any thread: each binds the device's context for its own duration.
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  [[nodiscard]] virtual const Device& device() const noexcept = 0;
+  // Whether device addresses are plain host addresses that reads may fill in place.
+  [[nodiscard]] virtual bool is_host() const noexcept = 0;
+  [[nodiscard]] virtual DeviceMemoryInfo memory_info() const = 0;
+  // Memory that frees itself with its last owner, on any thread, after this Gpu is gone too. Throws out_of_memory, device_failed.
+  [[nodiscard]] virtual std::shared_ptr<void> allocate(std::uint64_t size_bytes, std::uint64_t alignment_bytes) = 0;
+  // Pins host memory for as long as the result lives; the memory must live longer. Null where it is refused: `refusal` says why.
+  [[nodiscard]] virtual std::shared_ptr<void> pin(std::span<std::byte> memory, std::string& refusal) = 0;
+  [[nodiscard]] virtual std::unique_ptr<CopyStream> open_stream() = 0;
+  // Blocks. Throws device_failed.
+  virtual void copy_to_host(const void* source, std::span<std::byte> target) = 0;
+};
+
+// The CPU target. Copies are done when copy() returns.
+[[nodiscard]] std::shared_ptr<Gpu> open_host_gpu();
+
+}  // namespace inrush::engine
