@@ -15,6 +15,7 @@
 #include <inrush/tensor.hpp>
 #include <inrush/version.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -40,7 +41,7 @@ struct LoaderOptions {
   std::uint32_t loading_process_count = 1;         // processes of this node that load at the same time
   IoUring io_uring = IoUring::automatic;
   std::string cuda_library = "libcuda.so.1";       // what dlopen is asked for; opened when a GPU is first asked for
-  LogFunction log;                                 // none: silent
+  LogFunction log = {};                                 // none: silent
 };
 
 // One setting as `inrush env` shows it.
@@ -55,6 +56,8 @@ struct Setting {
 // that is not understood, naming where it stands.
 [[nodiscard]] INRUSH_API LoaderOptions options_from_environment();
 [[nodiscard]] INRUSH_API std::vector<Setting> settings_from_environment();
+// "8388608", "8MiB", "8M" (powers of 1024) or "8MB" (powers of 1000), in any case. Pure. Throws invalid_request.
+[[nodiscard]] INRUSH_API std::uint64_t parse_bytes(std::string_view spelling);
 
 class Loader;
 

@@ -50,13 +50,13 @@ struct Slab {
   bool operator==(const Slab&) const = default;
 };
 
-// Where one tensor ends up.
+// Where one tensor ends up. An empty one has size_bytes 0, no memory and no piece; its slab and offset say 0 and mean nothing.
 struct Placement {
   std::uint64_t tensor = 0;  // index into the Checkpoint
   std::uint32_t slab = 0;
   std::uint64_t slab_offset = 0;  // a multiple of 256
   std::uint64_t size_bytes = 0;   // of the slice, where there is one
-  std::optional<Slice> slice;
+  std::optional<Slice> slice = {};
 
   bool operator==(const Placement&) const = default;
 };
@@ -89,7 +89,7 @@ struct Piece {
 
 struct Plan {
   std::vector<Slab> slabs;
-  std::vector<Placement> placements;  // ordered by slab, then by slab_offset
+  std::vector<Placement> placements;  // empty ones first, then by slab and slab_offset
   std::vector<Piece> pieces;          // ordered by slab, then by file position: the order of reading
   std::vector<Segment> segments;
   std::string path;                   // the chosen one
@@ -97,8 +97,8 @@ struct Plan {
   PageCachePolicy page_cache = PageCachePolicy::bypass;  // of cold ranges: keep or bypass
   std::string page_cache_rule;                           // which rule chose it
   std::uint32_t reader_count = 1;
-  std::uint32_t slot_count = 2;  // slots of the staging ring
-  std::uint64_t slot_bytes = 0;  // piece and alignment slack
+  std::uint32_t slot_count = 2;  // slots of the staging ring; 0 where there is no piece
+  std::uint64_t slot_bytes = 0;  // a power of two up to 2 MiB, whole huge pages above
   std::uint64_t loaded_bytes = 0;  // bytes of the tensors
   std::uint64_t read_bytes = 0;    // bytes of the pieces: more where rows are skipped
 

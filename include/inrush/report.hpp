@@ -4,8 +4,10 @@
 #include <inrush/device.hpp>
 #include <inrush/version.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace inrush::inline v0 {
@@ -63,5 +65,11 @@ struct Report {
 [[nodiscard]] INRUSH_API std::string report_to_json(const Report& report);
 // A few lines for people.
 [[nodiscard]] INRUSH_API std::string report_to_text(const Report& report);
+
+// "1.50 GB", "90.9 MB", "17 B": powers of 1000, three digits, as in every message of this library.
+[[nodiscard]] INRUSH_API std::string format_bytes(std::uint64_t bytes);
+// Text from a checkpoint, made safe for a terminal: control characters, quotes, backslashes and bytes that are not UTF-8 become
+// \xNN; longer text is cut and ends with "...".
+[[nodiscard]] INRUSH_API std::string escape_text(std::string_view text, std::size_t size_max = 200);
 
 }  // namespace inrush::inline v0

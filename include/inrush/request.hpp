@@ -28,7 +28,7 @@ struct Slice {
 // Memory that the caller provides.
 struct Allocation {
   void* pointer = nullptr;
-  std::shared_ptr<void> owner;  // keeps the memory alive; every tensor in it shares it
+  std::shared_ptr<void> owner = {};  // keeps the memory alive; every tensor in it shares it
   void* stream = nullptr;       // CUstream that may still use the block: the first copy waits for what is queued there now
   bool stream_ordered = false;  // whether `stream` counts (a null stream is a stream too)
 };
@@ -50,15 +50,15 @@ enum class PageCachePolicy : std::uint8_t {
 };
 
 struct LoadRequest {
-  Device device;
+  Device device = {};
   // Names or globs (* ? [...]); a tensor is taken when any matches. Empty: all. A pattern that matches nothing is invalid_request.
-  std::vector<std::string> only;
+  std::vector<std::string> only = {};
   // A further predicate on what `only` selected.
-  std::function<bool(const TensorInfo&)> select;
+  std::function<bool(const TensorInfo&)> select = {};
   // By tensor name. A slice must fall on byte boundaries (F4, F6).
-  std::map<std::string, Slice> slices;
+  std::map<std::string, Slice> slices = {};
   // Without it the library allocates, a slab at a time, and frees a slab with the last tensor in it.
-  AllocateFunction allocate;
+  AllocateFunction allocate = {};
   PathPreference path = PathPreference::automatic;
   PageCachePolicy page_cache = PageCachePolicy::automatic;
   // Device bytes that may be filled and not yet taken by next(); 0: no limit.
