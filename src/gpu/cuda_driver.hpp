@@ -1,4 +1,5 @@
-// The CUDA driver API by dlopen: nothing is linked. One table a library; opened once by its Loader and shared by what it creates.
+// The CUDA driver API by dlopen: nothing is linked. One table a library; opened once by its Loader and shared
+// by what it creates.
 #pragma once
 
 #include "gpu/gpu.hpp"
@@ -15,8 +16,9 @@ struct CudaTable;  // the entry points; gpu/cuda_table.hpp
 
 class CudaDriver {
  public:
-  // dlopen(library), entry points by cuGetProcAddress at a stated version, cuInit. Throws environment_unfit with the reason: library
-  // absent, driver too old (525 is the floor), no device. The library is never closed again: others may use it.
+  // dlopen(library), entry points by cuGetProcAddress at a stated version, cuInit. Throws environment_unfit
+  // with the reason: library absent, driver too old (525 is the floor), no device. The library is never
+  // closed again: others may use it.
   [[nodiscard]] static std::shared_ptr<const CudaDriver> open(const std::string& library);
 
   explicit CudaDriver(std::unique_ptr<const CudaTable> table);
@@ -32,8 +34,9 @@ class CudaDriver {
   std::unique_ptr<const CudaTable> table_;
 };
 
-// Binds the device's primary context, the one that the CUDA runtime and torch use. A device named by UUID is looked up.
-// Throws environment_unfit if it is absent (lists what there is), device_failed.
-[[nodiscard]] std::shared_ptr<Gpu> open_cuda_gpu(std::shared_ptr<const CudaDriver> driver, const Device& device);
+// Binds the device's primary context, the one that the CUDA runtime and torch use. A device named by UUID is
+// looked up. Throws environment_unfit if it is absent (lists what there is), device_failed.
+[[nodiscard]] std::shared_ptr<Gpu> open_cuda_gpu(std::shared_ptr<const CudaDriver> driver,
+                                                 const Device& device);
 
 }  // namespace inrush::engine

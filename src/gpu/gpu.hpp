@@ -1,4 +1,5 @@
-// The few operations that staging needs of a device. CudaGpu reaches a GPU through the driver, HostGpu is the CPU target.
+// The few operations that staging needs of a device. CudaGpu reaches a GPU through the driver, HostGpu is the
+// CPU target.
 #pragma once
 
 #include <inrush/device.hpp>
@@ -21,11 +22,13 @@ struct Copy {
   std::uint64_t row_count = 1;
 };
 
-// Copies in order, asynchronously. One thread at a time, except order_after(). Destroying it waits for its copies.
+// Copies in order, asynchronously. One thread at a time, except order_after(). Destroying it waits for its
+// copies.
 class CopyStream {
  public:
   virtual ~CopyStream() = default;
-  // Starts the copies. Each source stays valid and unchanged until a ticket recorded afterwards is reached. Throws device_failed.
+  // Starts the copies. Each source stays valid and unchanged until a ticket recorded afterwards is reached.
+  // Throws device_failed.
   virtual void copy(std::span<const Copy> copies) = 0;
   // A ticket for all copies so far. Tickets grow by one from 1.
   [[nodiscard]] virtual std::uint64_t record() = 0;
@@ -33,7 +36,8 @@ class CopyStream {
   [[nodiscard]] virtual std::uint64_t reached() = 0;
   // Blocks until the ticket is reached. Throws device_failed.
   virtual void wait(std::uint64_t ticket) = 0;
-  // Copies that start after this call wait for what is queued on the caller's stream (a CUstream) now. Any thread.
+  // Copies that start after this call wait for what is queued on the caller's stream (a CUstream) now. Any
+  // thread.
   virtual void order_after(void* stream) = 0;
 };
 
@@ -50,9 +54,12 @@ class Gpu {
   // Whether device addresses are plain host addresses that reads may fill in place.
   [[nodiscard]] virtual bool is_host() const noexcept = 0;
   [[nodiscard]] virtual DeviceMemoryInfo memory_info() const = 0;
-  // Memory that frees itself with its last owner, on any thread, after this Gpu is gone too. Throws out_of_memory, device_failed.
-  [[nodiscard]] virtual std::shared_ptr<void> allocate(std::uint64_t size_bytes, std::uint64_t alignment_bytes) = 0;
-  // Pins host memory for as long as the result lives; the memory must live longer. Null where it is refused: `refusal` says why.
+  // Memory that frees itself with its last owner, on any thread, after this Gpu is gone too. Throws
+  // out_of_memory, device_failed.
+  [[nodiscard]] virtual std::shared_ptr<void> allocate(std::uint64_t size_bytes,
+                                                       std::uint64_t alignment_bytes) = 0;
+  // Pins host memory for as long as the result lives; the memory must live longer. Null where it is refused:
+  // `refusal` says why.
   [[nodiscard]] virtual std::shared_ptr<void> pin(std::span<std::byte> memory, std::string& refusal) = 0;
   [[nodiscard]] virtual std::unique_ptr<CopyStream> open_stream() = 0;
   // Blocks. Throws device_failed.

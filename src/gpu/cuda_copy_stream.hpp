@@ -1,0 +1,60 @@
+// Copies on one CUDA stream of its own. Tickets are events from a small pool that is used again and again.
+#pragma once
+
+#include "gpu/cuda_context.hpp"
+#include "gpu/gpu.hpp"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace inrush::engine {
+
+class CudaCopyStream final : public CopyStream {
+ public:
+  // Throws device_failed.
+  explicit CudaCopyStream(std::shared_ptr<const CudaContext> context);
+  ~CudaCopyStream() override;
+
+  void copy(std::span<const Copy> copies) override;
+  [[nodiscard]] std::uint64_t record() override;
+  [[nodiscard]] std::uint64_t reached() override;
+  void wait(std::uint64_t ticket) override;
+  void order_after(void* stream) override;
+
+ private:
+  struct DestroyStream {
+    const CudaContext* context;
+    void operator()(CuStream stream) const noexcept;
+  };
+  struct DestroyEvent {
+    const CudaContext* context;
+    void operator()(CuEvent event) const noexcept;
+  };
+  using Stream = std::unique_ptr<CuStreamObject, DestroyStream>;
+  using Event = std::unique_ptr<CuEventObject, DestroyEvent>;
+  struct Pending {
+    std::uint64_t ticket;
+    Event event;
+  };
+
+  [[nodiscard]] Stream make_stream() const;
+  [[nodiscard]] Event make_event() const;
+  void start(const Copy& copy) const;
+  void start_run(const Copy& copy) const;
+  void start_rows(const Copy& copy) const;
+  void retire();
+
+  // The order matters: the context goes last.
+  std::shared_ptr<const CudaContext> context_;
+  Stream stream_;
+  std::vector<Event> idle_events_;
+  std::deque<Pending> pending_;  // oldest first
+  std::uint64_t recorded_ = 0;
+  std::uint64_t reached_ = 0;
+  std::mutex order_mutex_;  // one event serves every order_after(): a wait keeps to the record that it found
+  Event order_event_;
+};
+
+}  // namespace inrush::engine

@@ -1,0 +1,186 @@
+// Copies, streams and events.
+#include "fakes/libcuda/fake_world.hpp"
+
+#include <cstring>
+
+namespace inrush::fakes {
+
+namespace {
+
+CuResult queue_copy(std::string_view entry, CuStream handle, QueuedCopy copy) {
+  const auto stream = world().find_stream(handle);
+  const CuContext context = world().current();
+  if (stream == nullptr || stream->context != context) {
+    return world().misuse(entry, "on no stream of this context", CuResult::invalid_handle);
+  }
+  if (copy.source == nullptr || copy.row_bytes == 0 || copy.row_count == 0) return CuResult::invalid_value;
+  if (world().find_place(copy.target, copy.target_span(), context->device).start == nullptr) {
+    return world().misuse(entry, "to what is no allocation of this device", CuResult::invalid_value);
+  }
+  const auto fate = world().failing_copies.find(++world().copies);
+  if (fate != world().failing_copies.end()) copy.fate = fate->second;
+  stream->push(copy);
+  return CuResult::success;
+}
+
+// The legacy default stream waits for every stream that was not created non-blocking.
+void drain_default(Lock& lock, CuContext context) {
+  for (const auto& stream : world().all_streams()) {
+    if (stream->context == context && (stream->flags & engine::cu_stream_non_blocking) == 0)
+      stream->drain(lock);
+  }
+}
+
+CuResult failure_of(CuContext context) { return context->failed; }
+
+}  // namespace
+
+FAKE_CUDA_EXPORT CuResult cuMemcpyHtoDAsync_v2(CuAddress target, const void* source, std::size_t bytes,
+                                               CuStream stream) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemcpyHtoDAsync", Needs::context);
+  if (answer != CuResult::success) return answer;
+  return queue_copy("cuMemcpyHtoDAsync", stream,
+                    {.source = static_cast<const std::byte*>(source), .target = target, .row_bytes = bytes});
+}
+
+FAKE_CUDA_EXPORT CuResult cuMemcpy2DAsync_v2(const engine::CuCopy2D* copy, CuStream stream) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemcpy2DAsync", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const bool to_device =
+      copy->source_type == engine::CuMemoryType::host && copy->target_type == engine::CuMemoryType::device;
+  const bool plain = copy->source_x_bytes + copy->source_y + copy->target_x_bytes + copy->target_y == 0;
+  const bool fits = copy->source_pitch >= copy->width_bytes && copy->target_pitch >= copy->width_bytes &&
+                    copy->source_pitch < (1ULL << 31) && copy->target_pitch < (1ULL << 31);
+  if (!to_device || !plain || !fits)
+    return world().misuse("cuMemcpy2DAsync", "pitch or kind", CuResult::invalid_value);
+  return queue_copy("cuMemcpy2DAsync", stream,
+                    {.source = static_cast<const std::byte*>(copy->source_host),
+                     .source_pitch = copy->source_pitch,
+                     .target = copy->target_device,
+                     .target_pitch = copy->target_pitch,
+                     .row_bytes = copy->width_bytes,
+                     .row_count = copy->height});
+}
+
+FAKE_CUDA_EXPORT CuResult cuMemcpyDtoH_v2(void* target, CuAddress source, std::size_t bytes) {
+  Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemcpyDtoH", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const CuContext context = world().current();
+  const Place place = world().find_place(source, bytes, context->device);
+  if (place.start == nullptr) {
+    return world().misuse("cuMemcpyDtoH", "from what is no allocation of this device",
+                          CuResult::invalid_value);
+  }
+  drain_default(lock, context);
+  lock.unlock();
+  std::memcpy(target, place.start, bytes);
+  return CuResult::success;
+}
+
+FAKE_CUDA_EXPORT CuResult cuStreamCreate(CuStream* handle, unsigned flags) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuStreamCreate", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto stream = std::make_shared<CuStreamObject>(world().current(), flags);
+  *handle = stream.get();
+  world().streams[*handle] = stream;
+  return CuResult::success;
+}
+
+FAKE_CUDA_EXPORT CuResult cuStreamDestroy_v2(CuStream handle) {
+  Lock lock(world().mutex);
+  const CuResult answer = world().require("cuStreamDestroy", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto found = world().streams.find(handle);
+  if (found == world().streams.end())
+    return world().misuse("cuStreamDestroy", "of no stream", CuResult::invalid_handle);
+  const auto stream = found->second;
+  if (!stream->is_empty()) world().misuse("cuStreamDestroy", "with work in flight", CuResult::success);
+  world().streams.erase(found);
+  stream->close(lock);
+  return world().fault("cuStreamDestroy");
+}
+
+FAKE_CUDA_EXPORT CuResult cuStreamWaitEvent(CuStream handle, CuEvent event_handle, unsigned flags) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuStreamWaitEvent", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto stream = world().find_stream(handle);
+  const auto event = world().find_event(event_handle);
+  if (stream == nullptr || event == nullptr || flags != 0) {
+    return world().misuse("cuStreamWaitEvent", "no such stream or event", CuResult::invalid_handle);
+  }
+  stream->push(QueuedWait{{event, event->recorded}});
+  return CuResult::success;
+}
+
+// Waits even where a call before failed, as a real one ends only when nothing runs any more.
+FAKE_CUDA_EXPORT CuResult cuStreamSynchronize(CuStream handle) {
+  Lock lock(world().mutex);
+  const CuResult answer = world().require("cuStreamSynchronize", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto stream = world().find_stream(handle);
+  if (stream == nullptr)
+    return world().misuse("cuStreamSynchronize", "of no stream", CuResult::invalid_handle);
+  stream->drain(lock);
+  const CuResult fault = world().fault("cuStreamSynchronize");
+  return fault != CuResult::success ? fault : failure_of(stream->context);
+}
+
+FAKE_CUDA_EXPORT CuResult cuEventCreate(CuEvent* handle, unsigned /*flags*/) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuEventCreate", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto event = std::make_shared<CuEventObject>();
+  event->context = world().current();
+  *handle = event.get();
+  world().events[*handle] = event;
+  return CuResult::success;
+}
+
+FAKE_CUDA_EXPORT CuResult cuEventDestroy_v2(CuEvent handle) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().require("cuEventDestroy", Needs::context);
+  if (answer != CuResult::success) return answer;
+  if (world().events.erase(handle) == 0)
+    return world().misuse("cuEventDestroy", "of no event", CuResult::invalid_handle);
+  return world().fault("cuEventDestroy");
+}
+
+FAKE_CUDA_EXPORT CuResult cuEventRecord(CuEvent event_handle, CuStream handle) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuEventRecord", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto stream = world().find_stream(handle);
+  const auto event = world().find_event(event_handle);
+  if (stream == nullptr || event == nullptr || stream->context != event->context) {
+    return world().misuse("cuEventRecord", "no such event or stream of one context",
+                          CuResult::invalid_handle);
+  }
+  stream->push(QueuedRecord{{event, ++event->recorded}});
+  return CuResult::success;
+}
+
+FAKE_CUDA_EXPORT CuResult cuEventQuery(CuEvent handle) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuEventQuery", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto event = world().find_event(handle);
+  if (event == nullptr) return world().misuse("cuEventQuery", "of no event", CuResult::invalid_handle);
+  return event->completed >= event->recorded ? CuResult::success : CuResult::not_ready;
+}
+
+FAKE_CUDA_EXPORT CuResult cuEventSynchronize(CuEvent handle) {
+  Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuEventSynchronize", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto event = world().find_event(handle);
+  if (event == nullptr) return world().misuse("cuEventSynchronize", "of no event", CuResult::invalid_handle);
+  world().changed.wait(lock, [&] { return event->completed >= event->recorded; });
+  return failure_of(event->context);
+}
+
+}  // namespace inrush::fakes
