@@ -1,4 +1,5 @@
-// Reads in flight: submit with a tag, wait for completions in any order. One thread submits and waits; the reads run elsewhere.
+// Reads in flight: submit with a tag, wait for completions in any order. One thread submits and waits; the
+// reads run elsewhere.
 #pragma once
 
 #include "base/clock.hpp"
@@ -31,12 +32,13 @@ struct Completion {
 
 class ReadQueue {
  public:
-  // A queue that is destroyed with reads in flight leaves them to finish on their own: their thread, target and file stay alive
-  // until they return. It never blocks on them.
+  // A queue that is destroyed with reads in flight leaves them to finish on their own: their thread, target
+  // and file stay alive until they return. It never blocks on them.
   virtual ~ReadQueue() = default;
   // Never blocks on storage. Short reads, EINTR and errors come back as completions, once for each request.
   virtual void submit(ReadRequest request) = 0;
-  // Fills `completions` with at least one completion, or returns 0 once `until` has passed or nothing is in flight.
+  // Fills `completions` with at least one completion, or returns 0 once `until` has passed or nothing is in
+  // flight.
   [[nodiscard]] virtual std::size_t wait(std::span<Completion> completions, Clock::time_point until) = 0;
   [[nodiscard]] virtual std::size_t in_flight_count() const noexcept = 0;
 };
