@@ -1,0 +1,39 @@
+#include <inrush/plan.hpp>
+
+#include "plan/choices.hpp"
+#include "plan/pieces.hpp"
+#include "plan/ring_choice.hpp"
+#include "plan/select.hpp"
+#include "plan/slabs.hpp"
+
+#include <utility>
+#include <vector>
+
+namespace inrush::inline v0 {
+
+Plan make_plan(const Checkpoint& checkpoint, const LoadRequest& request, const Machine& machine) {
+  engine::require_device(request.device, machine);
+  Plan plan;
+  plan.path = engine::choose_path(request.path, machine);
+  plan.paths = machine.paths;
+
+  const std::vector<engine::Selected> selected = engine::select_tensors(checkpoint, request);
+  engine::SlabLayout layout =
+      engine::lay_slabs(selected, request.device, engine::slab_limits(request, machine));
+  plan.slabs = std::move(layout.slabs);
+  plan.placements = std::move(layout.placements);
+  for (const Placement& placement : plan.placements) plan.loaded_bytes += placement.size_bytes;
+
+  const engine::RingChoice ring = engine::choose_ring(machine, plan.loaded_bytes);
+  engine::lay_pieces(selected, ring.piece_bytes, plan);
+  engine::fit_ring(ring, plan);
+  for (const Piece& piece : plan.pieces) plan.read_bytes += piece.size_bytes;
+
+  engine::PageCacheChoice page_cache =
+      engine::choose_page_cache(request.page_cache, plan.read_bytes, machine);
+  plan.page_cache = page_cache.policy;
+  plan.page_cache_rule = std::move(page_cache.rule);
+  return plan;
+}
+
+}  // namespace inrush::inline v0

@@ -1,0 +1,107 @@
+#include "plan/ring_choice.hpp"
+
+#include <inrush/error.hpp>
+
+#include "base/range.hpp"
+#include "base/text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace inrush::engine {
+
+namespace {
+
+// Measured on an H200 with 16 CPUs (limits.md): 12 readers x 8 MiB x 2 slots 53.9 GB/s, x 4 MiB 53.4, x 1
+// MiB 48.8. With one to four CPUs, 2 MiB x 3 slots were as good, and the ring stays in their caches.
+constexpr std::uint32_t few_cpus_max = 4;
+constexpr std::uint64_t few_cpus_piece_bytes = 2ULL << 20;
+constexpr std::uint32_t few_cpus_slots_per_reader = 3;
+constexpr std::uint32_t slots_per_reader = 2;
+// A short load is split further, so that every reader has work and the last pieces end together, but not
+// below the size where copies to the device lose speed.
+constexpr std::uint64_t pieces_per_reader_min = 2;
+constexpr std::uint64_t piece_bytes_floor = 1ULL << 20;
+// One read(2) moves at most 2 GiB less a page.
+constexpr std::uint64_t piece_bytes_ceiling = 1ULL << 30;
+constexpr std::uint64_t block_bytes = 4096;
+// Slots fill whole huge pages or divide one: the device then maps them by 2 MiB, and its copies run at 53.6 GB/s. Slots of 8 MiB
+// and two blocks held them at 48.3 (H200, 12 readers).
+constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
+
+std::uint64_t slot_bytes_of_window(std::uint64_t window_bytes) {
+  return window_bytes <= huge_page_bytes ? std::bit_ceil(window_bytes) : round_up(window_bytes, huge_page_bytes);
+}
+
+// What a read by whole blocks takes.
+std::uint64_t window_bytes_of(const Piece& piece) {
+  return round_up(piece.offset + piece.size_bytes, block_bytes) - round_down(piece.offset, block_bytes);
+}
+
+std::uint64_t piece_bytes_for(std::uint64_t piece_bytes_max, std::uint64_t wanted_bytes,
+                              std::uint32_t reader_count) {
+  std::uint64_t piece_bytes = std::clamp<std::uint64_t>(piece_bytes_max, 1, piece_bytes_ceiling);
+  while (piece_bytes / 2 >= piece_bytes_floor &&
+         wanted_bytes / piece_bytes < pieces_per_reader_min * reader_count) {
+    piece_bytes /= 2;
+  }
+  return piece_bytes > block_bytes ? round_down(piece_bytes, block_bytes) : piece_bytes;
+}
+
+// Gives up slots first, then readers, then the size of the pieces.
+RingChoice within_budget(RingChoice ring, std::uint64_t staging_bytes_max) {
+  const std::uint64_t affordable_count = staging_bytes_max / slot_bytes_for(ring.piece_bytes);
+  if (affordable_count >= ring.slot_count) return ring;
+  ring.slot_count = static_cast<std::uint32_t>(std::max<std::uint64_t>(affordable_count, 2));
+  // A slot must be left to fill while another is copied from.
+  ring.reader_count = std::min(ring.reader_count, ring.slot_count - 1);
+  if (affordable_count >= 2) return ring;
+  const std::uint64_t half_bytes = staging_bytes_max / 2;
+  if (half_bytes < block_bytes) {
+    throw Error(ErrorCode::invalid_request,
+                fmt::format("the staging budget of {} has no room for two slots: allow at least {}",
+                            bytes_text(staging_bytes_max), bytes_text(2 * block_bytes)));
+  }
+  ring.piece_bytes = half_bytes < huge_page_bytes ? std::bit_floor(half_bytes) : round_down(half_bytes, huge_page_bytes);
+  return ring;
+}
+
+}  // namespace
+
+// Pieces are cut at multiples of their size, so only sizes that are not whole blocks reach into a further one.
+std::uint64_t slot_bytes_for(std::uint64_t piece_bytes) {
+  const bool is_whole = piece_bytes % block_bytes == 0;
+  return slot_bytes_of_window(is_whole ? piece_bytes : round_up(piece_bytes, block_bytes) + block_bytes);
+}
+
+RingChoice choose_ring(const Machine& machine, std::uint64_t wanted_bytes) {
+  const std::uint32_t cpu_count =
+      std::max(1U, machine.cpu_count / std::max(1U, machine.loading_process_count));
+  const bool has_few_cpus = cpu_count <= few_cpus_max;
+  RingChoice ring;
+  ring.reader_count = std::min(cpu_count, std::max(1U, machine.reader_count_max));
+  ring.slot_count = ring.reader_count * (has_few_cpus ? few_cpus_slots_per_reader : slots_per_reader);
+  const std::uint64_t piece_bytes_max =
+      has_few_cpus ? std::min(machine.piece_bytes_max, few_cpus_piece_bytes) : machine.piece_bytes_max;
+  ring.piece_bytes = piece_bytes_for(piece_bytes_max, wanted_bytes, ring.reader_count);
+  return within_budget(ring, machine.staging_bytes_max);
+}
+
+void fit_ring(const RingChoice& ring, Plan& plan) {
+  if (plan.pieces.empty()) {
+    plan.reader_count = 1;
+    plan.slot_count = 0;
+    plan.slot_bytes = 0;
+    return;
+  }
+  const auto piece_count = static_cast<std::uint32_t>(plan.pieces.size());
+  std::uint64_t window_bytes = 0;
+  for (const Piece& piece : plan.pieces) window_bytes = std::max(window_bytes, window_bytes_of(piece));
+  plan.reader_count = std::min(ring.reader_count, piece_count);
+  plan.slot_count = std::min(ring.slot_count, std::max(2U, piece_count));
+  plan.slot_bytes = slot_bytes_of_window(window_bytes);
+}
+
+}  // namespace inrush::engine

@@ -1,0 +1,84 @@
+#include "plan/ring_choice.hpp"
+
+#include <inrush/error.hpp>
+
+#include <gtest/gtest.h>
+
+namespace inrush::engine {
+
+namespace {
+
+constexpr std::uint64_t mib = 1ULL << 20;
+constexpr std::uint64_t long_load_bytes = 12'000 * mib;
+
+Machine with_cpus(std::uint32_t cpu_count) {
+  Machine machine;
+  machine.cpu_count = cpu_count;
+  return machine;
+}
+
+}  // namespace
+
+TEST(RingChoice, FollowsTheMeasuredSweep) {
+  EXPECT_EQ(choose_ring(with_cpus(16), long_load_bytes), (RingChoice{12, 24, 8 * mib}));
+  EXPECT_EQ(choose_ring(with_cpus(8), long_load_bytes), (RingChoice{8, 16, 8 * mib}));
+  EXPECT_EQ(choose_ring(with_cpus(4), long_load_bytes), (RingChoice{4, 12, 2 * mib}));
+  EXPECT_EQ(choose_ring(with_cpus(1), long_load_bytes), (RingChoice{1, 3, 2 * mib}));
+}
+
+TEST(RingChoice, SharesTheCpusWithNeighbours) {
+  Machine machine = with_cpus(16);
+  machine.loading_process_count = 2;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes).reader_count, 8U);
+  machine.loading_process_count = 100;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes).reader_count, 1U);
+}
+
+TEST(RingChoice, ShortLoadsHaveSmallerPieces) {
+  EXPECT_EQ(choose_ring(with_cpus(16), 90 * mib).piece_bytes, 2 * mib);
+  EXPECT_EQ(choose_ring(with_cpus(16), mib).piece_bytes, mib);
+  Machine machine = with_cpus(16);
+  machine.piece_bytes_max = 5000;
+  EXPECT_EQ(choose_ring(machine, mib).piece_bytes, 4096U) << "whole blocks";
+}
+
+TEST(RingChoice, GivesUpSlotsThenReadersThenPieceSize) {
+  Machine machine = with_cpus(16);
+  machine.staging_bytes_max = 160 * mib;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{12, 20, 8 * mib}));
+  machine.staging_bytes_max = 41 * mib;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{4, 5, 8 * mib}));
+  machine.staging_bytes_max = 4 * mib + 100;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{1, 2, 2 * mib}));
+  machine.staging_bytes_max = 8192;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{1, 2, 4096}));
+  machine.staging_bytes_max = 8191;
+  EXPECT_THROW(static_cast<void>(choose_ring(machine, long_load_bytes)), Error);
+}
+
+TEST(RingChoice, SlotsFillOrDivideHugePages) {
+  EXPECT_EQ(slot_bytes_for(8 * mib), 8 * mib);
+  EXPECT_EQ(slot_bytes_for(4096), 4096U);
+  EXPECT_EQ(slot_bytes_for(100), 8192U) << "may lie across two blocks";
+  EXPECT_EQ(slot_bytes_for(3 * mib), 4 * mib);
+  EXPECT_EQ(slot_bytes_for(mib + 4096), 2 * mib);
+}
+
+TEST(RingChoice, FitsWhatThePiecesCanUse) {
+  Plan plan;
+  plan.pieces.resize(3);
+  plan.pieces[1].size_bytes = 10'000;
+  fit_ring({12, 24, 8 * mib}, plan);
+  EXPECT_EQ(plan.reader_count, 3U);
+  EXPECT_EQ(plan.slot_count, 3U);
+  EXPECT_EQ(plan.slot_bytes, 16'384U);
+  plan.pieces.resize(1);
+  fit_ring({12, 24, 8 * mib}, plan);
+  EXPECT_EQ(plan.slot_count, 2U);
+  plan.pieces.clear();
+  fit_ring({12, 24, 8 * mib}, plan);
+  EXPECT_EQ(plan.slot_count, 0U);
+  EXPECT_EQ(plan.slot_bytes, 0U);
+}
+
+}  // namespace inrush::engine
