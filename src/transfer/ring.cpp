@@ -1,0 +1,54 @@
+#include "transfer/ring.hpp"
+
+#include <algorithm>
+
+namespace inrush::engine {
+
+namespace {
+
+// The device maps pinned memory by huge pages where whole ones are pinned at once; a copy may not cross two registrations.
+constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
+
+}  // namespace
+
+Ring::Ring(RingShape shape)
+    : shape_(shape),
+      pages_(shape.slot_bytes * shape.slot_count),
+      used_(shape.slot_count),
+      pins_(pages_.bytes().size() / group_bytes() + 1) {}
+
+std::uint64_t Ring::group_bytes() const noexcept { return std::max(shape_.slot_bytes, huge_page_bytes); }
+
+std::span<std::byte> Ring::slot_memory(std::uint32_t index) const noexcept {
+  return pages_.bytes().subspan(index * shape_.slot_bytes, shape_.slot_bytes);
+}
+
+std::span<std::byte> Ring::use_slot(std::uint32_t index) noexcept {
+  used_[index] = true;
+  return slot_memory(index);
+}
+
+void Ring::pin_slot(std::uint32_t index, Gpu& gpu) {
+  const std::uint64_t group = index * shape_.slot_bytes / group_bytes();
+  if (pins_[group] != nullptr || gpu.is_host() || !pin_refusal_.empty()) return;
+  const std::span<std::byte> rest = pages_.bytes().subspan(group * group_bytes());
+  std::string refusal;
+  pins_[group] = gpu.pin(rest.first(std::min<std::uint64_t>(rest.size(), group_bytes())), refusal);
+  if (pins_[group] == nullptr) pin_refusal_ = refusal;
+}
+
+void Ring::report_refusals(Fallbacks& fallbacks) const {
+  if (!pages_.huge_page_refusal().empty()) fallbacks.record("huge pages", pages_.huge_page_refusal());
+  if (!pin_refusal_.empty()) fallbacks.record("pinned memory", pin_refusal_);
+}
+
+std::uint64_t Ring::pinned_bytes() const noexcept {
+  const auto count = std::count_if(pins_.begin(), pins_.end(), [](const auto& pin) { return pin != nullptr; });
+  return std::min<std::uint64_t>(static_cast<std::uint64_t>(count) * group_bytes(), pages_.bytes().size());
+}
+
+std::uint64_t Ring::used_bytes() const noexcept {
+  return static_cast<std::uint64_t>(std::count(used_.begin(), used_.end(), true)) * shape_.slot_bytes;
+}
+
+}  // namespace inrush::engine

@@ -1,0 +1,42 @@
+// Safetensors files of random bytes, and what a process holds: to compare before and after.
+#pragma once
+
+#include <inrush/dtype.hpp>
+
+#include "fakes/temp_folder.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace inrush::fakes {
+
+struct TestTensor {
+  std::string name;
+  DType dtype = DType::u8;
+  std::vector<std::uint64_t> shape;
+};
+
+// Tensor name -> its bytes, as they were written.
+using TestBytes = std::map<std::string, std::string>;
+
+// Writes the tensors in the order given, filled with bytes that depend on the seed. `header_padding`: spaces after the header, which
+// move the data start.
+TestBytes write_safetensors(const std::string& path, const std::vector<TestTensor>& tensors, std::uint64_t seed,
+                            std::uint32_t header_padding = 0);
+// Tensors of mixed dtypes, odd sizes, empty ones and scalars, `total_bytes` or a little more of data.
+std::vector<TestTensor> mixed_tensors(std::uint64_t total_bytes, std::uint64_t seed);
+
+// Of this process: to compare before and after.
+struct ProcessCounts {
+  std::size_t descriptors = 0;
+  std::size_t threads = 0;
+
+  bool operator==(const ProcessCounts&) const = default;
+};
+[[nodiscard]] ProcessCounts process_counts();
+[[nodiscard]] std::uint64_t resident_bytes();
+
+}  // namespace inrush::fakes
