@@ -1,0 +1,290 @@
+#include "loader/load_impl.hpp"
+
+#include <inrush/error.hpp>
+
+#include "base/engine_thread.hpp"
+#include "base/text.hpp"
+#include "loader/host_facts.hpp"
+#include "transfer/staged_path.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace inrush::engine {
+
+namespace {
+
+Clock::time_point deadline_of(const LoadParts& parts) {
+  return parts.request.deadline.count() > 0 ? parts.start + parts.request.deadline : Clock::time_point::max();
+}
+
+std::vector<std::uint32_t> pieces_by_file(const Plan& plan, std::size_t file_count) {
+  std::vector<std::uint32_t> counts(file_count);
+  for (const Piece& piece : plan.pieces) ++counts[piece.file];
+  return counts;
+}
+
+std::uint64_t payload_bytes(const Plan& plan, const Piece& piece) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < piece.segment_count; ++i) {
+    const Segment& segment = plan.segments[piece.first_segment + i];
+    bytes += segment.row_bytes * segment.row_count;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+LoadImpl::LoadImpl(LoadParts parts)
+    : parts_(std::move(parts)),
+      pid_(::getpid()),
+      stop_(deadline_of(parts_)),
+      report_(parts_.start),
+      files_(*parts_.store, parts_.checkpoint, pieces_by_file(parts_.plan, parts_.checkpoint.files().size())),
+      state_(parts_.plan, parts_.request.window_bytes_max) {}
+
+LoadImpl::~LoadImpl() {
+  if (::getpid() != pid_) {
+    // A forked child: the threads exist only in the parent, and the driver may not be touched. Left to the end of the process.
+    if (path_thread_.joinable()) path_thread_.detach();
+    static_cast<void>(staging_.release());
+    return;
+  }
+  stop_.cancel();
+  try {
+    settle();
+  } catch (...) {  // host memory for a log line: nothing that a destructor may tell
+  }
+}
+
+void LoadImpl::begin() {
+  Report report;
+  report.device = parts_.gpu->device();
+  report.path = parts_.plan.path;
+  report.planned_bytes = parts_.plan.loaded_bytes;
+  report.notes.assign(parts_.checkpoint.notes().begin(), parts_.checkpoint.notes().end());
+  report_.begin(std::move(report));
+  report_.end_stage(&Stages::plan, parts_.plan_seconds);
+  if (parts_.plan.pieces.empty()) {  // nothing to read: no ring, no thread
+    report_.end_stage(&Stages::last_byte);
+    return state_.ended(nullptr);
+  }
+  files_.open_first();
+  report_.end_stage(&Stages::open, parts_.plan_seconds + files_.open_seconds());
+  report_.end_stage(&Stages::headers);
+  staging_ = parts_.pool->lend({.gpu = parts_.gpu,
+                                .shape = {parts_.plan.slot_bytes, parts_.plan.slot_count},
+                                .reader_count = parts_.plan.reader_count,
+                                .io_uring = parts_.io_uring});
+  path_thread_ = start_engine_thread("inrush-path", [this] { run_path(); });
+  allocate_in_window();
+}
+
+// --- the path's thread ---
+
+void LoadImpl::run_path() noexcept {
+  try {
+    StagedPath path({.gpu = *parts_.gpu,
+                     .stream = *staging_->stream,
+                     .queue = *staging_->queue,
+                     .ring = staging_->ring,
+                     .fallbacks = fallbacks_,
+                     .stop = stop_,
+                     .before_direct = [this] { register_ring(); }});
+    path.run(parts_.plan, *this);
+    report_.end_stage(&Stages::last_byte);
+    state_.ended(nullptr);
+  } catch (const Error& error) {
+    report_.set_suspects(taken_tensors_of_changed_file());
+    if (error.code() == ErrorCode::device_failed) staging_is_spoilt_ = true;
+    state_.ended(std::make_exception_ptr(error.within("load " + parts_.checkpoint.path())));
+  } catch (const std::bad_alloc&) {
+    state_.ended(std::make_exception_ptr(Error(ErrorCode::out_of_memory, "host memory ran out during the load")));
+  } catch (const std::exception& error) {
+    state_.ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
+  }
+}
+
+void LoadImpl::register_ring() {
+  if (std::exchange(staging_->is_registered, true)) return;
+  staging_->queue->register_staging({staging_->ring->bytes(), staging_->ring});
+}
+
+std::optional<Work> LoadImpl::take() {
+  const std::optional<LoadState::PieceToRead> piece = state_.take_piece();
+  if (!piece) return std::nullopt;
+  return Work{piece->piece, files_.acquire(parts_.plan.pieces[piece->piece].file), piece->slab, piece->place_owner};
+}
+
+bool LoadImpl::exhausted() const { return state_.pieces_exhausted(); }
+
+void LoadImpl::wait_for_work(Clock::time_point until) { state_.wait_for_piece(until); }
+
+void LoadImpl::first_byte() { report_.end_stage(&Stages::first_byte); }
+
+void LoadImpl::arrived(const Arrival& arrival) {
+  const Piece& piece = parts_.plan.pieces[arrival.piece];
+  report_.add(arrival, payload_bytes(parts_.plan, piece));
+  files_.release(piece.file);
+  report_.add_tensors(state_.arrived(arrival.piece));
+}
+
+void LoadImpl::orphaned(std::uint64_t count) noexcept {
+  staging_is_spoilt_ = true;
+  report_.add_orphans(count);
+}
+
+std::vector<std::string> LoadImpl::taken_tensors_of_changed_file() const {
+  std::vector<std::string> names;
+  if (!files_.changed_file()) return names;
+  for (std::uint32_t i = 0; i < parts_.plan.placements.size(); ++i) {
+    const TensorInfo tensor = parts_.checkpoint.tensor(parts_.plan.placements[i].tensor);
+    if (tensor.file == *files_.changed_file() && state_.is_taken(i)) names.emplace_back(tensor.name);
+  }
+  return names;
+}
+
+// --- the consumer's thread ---
+
+// Joins the path's thread and lends its staging back. After a device error or with orphans it is not fit for another load.
+void LoadImpl::settle() {
+  if (path_thread_.joinable()) path_thread_.join();
+  if (staging_ == nullptr) return;
+  report_.set_staging({.pinned_bytes = staging_->ring->pinned_bytes(),
+                       .used_bytes = staging_->ring->used_bytes(),
+                       .fallbacks = staging_->fallbacks->list()});
+  log_fallbacks();
+  if (staging_is_spoilt_) {
+    parts_.pool->abandon(std::move(staging_));
+  } else {
+    parts_.pool->give_back(std::move(staging_));
+  }
+}
+
+void LoadImpl::log_fallbacks() const {
+  if (!parts_.log) return;
+  for (const Fallback& fallback : report().fallbacks) {
+    parts_.log(LogLevel::warning, fmt::format("load {}: no {}: {} ({} times)", printable(parts_.checkpoint.path()), fallback.what,
+                                              fallback.reason, fallback.count));
+  }
+}
+
+void LoadImpl::require_own_process() const {
+  if (::getpid() != pid_) {
+    throw Error(ErrorCode::invalid_request, "this Load belongs to the parent process; a forked child needs a Loader of its own "
+                                            "(with Python's multiprocessing: use spawn)");
+  }
+}
+
+void LoadImpl::allocate_in_window() {
+  while (const std::optional<std::uint32_t> slab = state_.slab_to_allocate()) allocate_slab(*slab);
+  if (state_.all_allocated()) report_.end_stage(&Stages::allocate);
+}
+
+void LoadImpl::allocate_slab(std::uint32_t slab) {
+  try {
+    state_.allocated(slab, allocate_memory(parts_.plan.slabs[slab]));
+  } catch (...) {
+    stop_.cancel();
+    state_.fail(std::current_exception());  // what next() says from now on
+    throw;
+  }
+}
+
+SlabMemory LoadImpl::allocate_memory(const Slab& slab) {
+  if (!parts_.request.allocate) {
+    std::shared_ptr<void> owner = parts_.gpu->allocate(slab.size_bytes, slab.alignment_bytes);
+    auto* const data = static_cast<std::byte*>(owner.get());
+    return {data, owner, parts_.gpu->is_host() ? owner : nullptr};
+  }
+  Allocation given = parts_.request.allocate(slab.device, slab.size_bytes, slab.alignment_bytes);
+  if (given.pointer == nullptr || reinterpret_cast<std::uintptr_t>(given.pointer) % slab.alignment_bytes != 0) {
+    throw Error(ErrorCode::invalid_request, fmt::format("allocate() returned {} for {}: it must return memory aligned to {} bytes or throw",
+                                                        given.pointer, bytes_text(slab.size_bytes), slab.alignment_bytes));
+  }
+  // The block may still be in use by what is queued on its owner's stream (invariant 10).
+  if (given.stream_ordered) staging_->stream->order_after(given.stream);
+  return {static_cast<std::byte*>(given.pointer), std::move(given.owner), nullptr};
+}
+
+std::optional<Tensor> LoadImpl::next() { return next_until(Clock::time_point::max()); }
+
+std::optional<Tensor> LoadImpl::next_for(std::chrono::nanoseconds wait_max) { return next_until(Clock::now() + wait_max); }
+
+std::optional<Tensor> LoadImpl::next_until(Clock::time_point until) {
+  require_own_process();
+  while (true) {
+    allocate_in_window();
+    if (std::optional<LoadState::Taken> taken = state_.take_next()) return make_tensor(*taken);
+    if (state_.finished()) {
+      settle();
+      return std::nullopt;
+    }
+    if (Clock::now() >= until) return std::nullopt;
+    state_.wait_for_next(until);
+  }
+}
+
+Tensor LoadImpl::get(std::string_view name) {
+  require_own_process();
+  const std::uint32_t placement = placement_of(name);
+  if (state_.is_taken(placement)) {
+    throw Error(ErrorCode::invalid_request, fmt::format("tensor \"{}\" was handed out already", printable(name)));
+  }
+  const Placement& place = parts_.plan.placements[placement];
+  if (place.size_bytes > 0 && !state_.is_allocated(place.slab)) allocate_slab(place.slab);
+  if (place.size_bytes > 0) state_.prefer(placement);
+  while (true) {
+    if (std::optional<LoadState::Taken> taken = state_.take(placement)) return make_tensor(*taken);
+    state_.wait_for(placement, Clock::time_point::max());
+  }
+}
+
+std::uint32_t LoadImpl::placement_of(std::string_view name) const {
+  const std::optional<std::size_t> tensor = parts_.checkpoint.find(name);
+  if (tensor) {
+    // Two runs, each in the order of the checkpoint: tensors without bytes, then the others.
+    const std::vector<Placement>& placements = parts_.plan.placements;
+    const auto filled = std::find_if(placements.begin(), placements.end(), [](const Placement& p) { return p.size_bytes > 0; });
+    const auto is_before = [](const Placement& placement, std::size_t index) { return placement.tensor < index; };
+    for (const auto& [first, last] : {std::pair(placements.begin(), filled), std::pair(filled, placements.end())}) {
+      const auto found = std::lower_bound(first, last, *tensor, is_before);
+      if (found != last && found->tensor == *tensor) return static_cast<std::uint32_t>(found - placements.begin());
+    }
+  }
+  throw Error(ErrorCode::invalid_request,
+              fmt::format("tensor \"{}\" is not part of this load{}", printable(name), tensor ? "" : ", nor of its checkpoint"));
+}
+
+Tensor LoadImpl::make_tensor(const LoadState::Taken& taken) const {
+  const Placement& place = parts_.plan.placements[taken.placement];
+  const TensorInfo info = parts_.checkpoint.tensor(place.tensor);
+  Tensor tensor{.name = std::string(info.name),
+                .dtype = info.dtype,
+                .shape = {info.shape.begin(), info.shape.end()},
+                .device = parts_.gpu->device(),
+                .data = taken.memory.data == nullptr ? nullptr : taken.memory.data + place.slab_offset,
+                .size_bytes = place.size_bytes,
+                .memory = taken.memory.owner};
+  if (place.slice) tensor.shape[place.slice->dimension] = place.slice->length;
+  return tensor;
+}
+
+bool LoadImpl::done() const { return state_.all_taken(); }
+
+void LoadImpl::cancel() noexcept { stop_.cancel(); }
+
+Progress LoadImpl::progress() const { return {report_.loaded_bytes(), parts_.plan.loaded_bytes, report_.seconds()}; }
+
+Report LoadImpl::report() const {
+  Report report = report_.snapshot();
+  for (Fallback& fallback : fallbacks_.list()) report.fallbacks.push_back(std::move(fallback));
+  report.host_peak_bytes = peak_resident_bytes();
+  return report;
+}
+
+}  // namespace inrush::engine

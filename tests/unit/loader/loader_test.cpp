@@ -1,0 +1,424 @@
+// Whole loads through the public API, on the CPU target and on the fake GPU.
+#include <inrush/loader.hpp>
+
+#include "fakes/fake_cuda.hpp"
+#include "fakes/test_files.hpp"
+
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <set>
+#include <thread>
+
+namespace inrush {
+namespace {
+
+using namespace fakes;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t mib = 1ULL << 20;
+
+class LoaderTest : public testing::TestWithParam<DeviceKind> {
+ protected:
+  LoaderTest() : cuda_(INRUSH_FAKE_CUDA) {}
+
+  LoaderOptions options() { return {.reader_count_max = 3, .staging_bytes_max = 64 * mib, .cuda_library = INRUSH_FAKE_CUDA}; }
+  Device device() { return {.kind = GetParam(), .index = GetParam() == DeviceKind::cuda ? 1U : 0U}; }
+  LoadRequest request() { return {.device = device()}; }
+
+  Checkpoint write(std::uint64_t bytes = 2 * mib, int files = 2) {
+    for (int i = 0; i < files; ++i) {
+      std::vector<TestTensor> tensors = mixed_tensors(bytes / static_cast<std::uint64_t>(files), static_cast<std::uint64_t>(i));
+      for (TestTensor& tensor : tensors) tensor.name += "." + std::to_string(i);
+      contents_.merge(write_safetensors(folder_ / ("m" + std::to_string(i) + ".safetensors"), tensors, static_cast<std::uint64_t>(i)));
+    }
+    return discover(folder_.path());
+  }
+
+  static std::vector<Tensor> take_all(Load& load) {
+    std::vector<Tensor> tensors;
+    while (std::optional<Tensor> tensor = load.next()) tensors.push_back(std::move(*tensor));
+    return tensors;
+  }
+
+  static std::string bytes_of(Loader& loader, const Tensor& tensor) {
+    std::string bytes(tensor.size_bytes, '\0');
+    loader.copy_to_host(tensor, 0, std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+  }
+
+  void expect_equal(Loader& loader, const std::vector<Tensor>& tensors) {
+    std::size_t wrong = 0;
+    for (const Tensor& tensor : tensors) wrong += bytes_of(loader, tensor) == contents_.at(tensor.name) ? 0U : 1U;
+    EXPECT_EQ(wrong, 0U) << "of " << tensors.size();
+  }
+
+  template <typename Call>
+  static ErrorCode code_of(Call&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    ADD_FAILURE() << "no error";
+    return ErrorCode::internal;
+  }
+
+  FakeCuda cuda_;
+  TempFolder folder_;
+  TestBytes contents_;
+};
+
+TEST_P(LoaderTest, LoadsEveryByteAndReportsIt) {
+  const Checkpoint checkpoint = write();
+  Loader loader(options());
+  const auto load = loader.start(checkpoint, request());
+  const std::vector<Tensor> tensors = take_all(*load);
+  EXPECT_EQ(tensors.size(), checkpoint.tensor_count());
+  expect_equal(loader, tensors);
+  const Report report = load->report();
+  EXPECT_TRUE(report.complete);
+  EXPECT_EQ(report.loaded_bytes, checkpoint.size_bytes());
+  const std::uint64_t sum = std::accumulate(report.bytes_by_path.begin(), report.bytes_by_path.end(), std::uint64_t{0},
+                                            [](std::uint64_t all, const PathBytes& way) { return all + way.bytes; });
+  EXPECT_EQ(sum, report.loaded_bytes);
+  EXPECT_EQ(report.tensor_count + static_cast<std::uint64_t>(std::count_if(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.size_bytes == 0; })),
+            checkpoint.tensor_count());
+  EXPECT_TRUE(report.seconds.open <= report.seconds.headers && report.seconds.first_byte <= report.seconds.last_byte);
+  EXPECT_GT(report.host_peak_bytes, 0U);
+  EXPECT_TRUE(load->done());
+  EXPECT_FALSE(load->next());
+  for (const Tensor& tensor : tensors) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data) % 256, 0U);
+}
+
+TEST_P(LoaderTest, TensorsOutliveTheLoader) {
+  const Checkpoint checkpoint = write();
+  std::vector<Tensor> tensors;
+  {
+    Loader loader(options());
+    tensors = take_all(*loader.start(checkpoint, request()));
+  }
+  Loader other(options());
+  const std::vector<Tensor> more = take_all(*other.start(checkpoint, request()));
+  expect_equal(other, tensors);
+  tensors.clear();
+  expect_equal(other, more);
+}
+
+TEST_P(LoaderTest, AWindowBoundsTheMemoryOfAConsumerThatDrops) {
+  const Checkpoint checkpoint = write(8 * mib);
+  std::uint64_t peak = 0;
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = 2 * mib;
+  Loader loader(options());
+  std::size_t count = 0;
+  const auto load = loader.start(checkpoint, bounded);
+  std::uint64_t largest_slab = 0;
+  for (const Slab& slab : load->plan().slabs) largest_slab = std::max(largest_slab, slab.size_bytes);
+  EXPECT_LE(largest_slab, bounded.window_bytes_max);
+  EXPECT_GT(load->plan().slabs.size(), 4U);
+  while (const std::optional<Tensor> tensor = load->next()) {
+    EXPECT_EQ(bytes_of(loader, *tensor), contents_.at(tensor->name));
+    ++count;
+    peak = std::max(peak, cuda_->live().allocated_bytes);
+  }
+  EXPECT_EQ(count, checkpoint.tensor_count());
+  EXPECT_LE(peak, bounded.window_bytes_max + largest_slab) << "a slab lives until its last tensor is dropped";
+}
+
+TEST_P(LoaderTest, ByNameInAnyOrderAlsoBeyondTheWindow) {
+  const Checkpoint checkpoint = write(4 * mib);
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = mib;
+  Loader loader(options());
+  const auto load = loader.start(checkpoint, bounded);
+  std::vector<Tensor> tensors;
+  for (std::size_t i = checkpoint.tensor_count(); i > 0; i -= std::min<std::size_t>(i, 3)) {
+    tensors.push_back(load->get(checkpoint.tensor(i - 1).name));
+    EXPECT_EQ(tensors.back().name, checkpoint.tensor(i - 1).name);
+  }
+  EXPECT_EQ(code_of([&] { static_cast<void>(load->get(tensors[0].name)); }), ErrorCode::invalid_request);
+  EXPECT_EQ(code_of([&] { static_cast<void>(load->get("absent")); }), ErrorCode::invalid_request);
+  for (Tensor& tensor : take_all(*load)) tensors.push_back(std::move(tensor));
+  EXPECT_EQ(tensors.size(), checkpoint.tensor_count());
+  expect_equal(loader, tensors);
+}
+
+TEST_P(LoaderTest, SubsetsAndSlices) {
+  contents_ = write_safetensors(folder_ / "model.safetensors",
+                                {{"a.w", DType::f32, {40, 30}}, {"a.b", DType::bf16, {30}}, {"c", DType::f4, {6, 8}}}, 3);
+  Loader loader(options());
+  LoadRequest part = request();
+  part.only = {"a.*"};
+  part.slices = {{"a.w", {1, 5, 10}}};
+  part.select = [](const TensorInfo& tensor) { return tensor.shape.size() == 2; };
+  const std::vector<Tensor> tensors = take_all(*loader.start(discover(folder_.path()), part));
+  ASSERT_EQ(tensors.size(), 1U);
+  EXPECT_EQ(tensors[0].shape, (std::vector<std::uint64_t>{40, 10}));
+  std::string expected;
+  for (std::size_t row = 0; row < 40; ++row) expected += contents_["a.w"].substr(row * 120 + 20, 40);
+  EXPECT_EQ(bytes_of(loader, tensors[0]), expected);
+}
+
+TEST_P(LoaderTest, MemoryOfTheCaller) {
+  const Checkpoint checkpoint = write();
+  std::vector<std::unique_ptr<char[]>> blocks;
+  Loader loader(options());
+  LoadRequest mine = request();
+  const std::thread::id caller = std::this_thread::get_id();
+  const FakeCudaLive before = cuda_->live();
+  std::uint64_t asked = 0;
+  // The fake GPU's memory is host memory, but only what its driver allocated counts as device memory: only the CPU can be served.
+  mine.allocate = [&](const Device& where, std::uint64_t size_bytes, std::uint64_t alignment_bytes) -> Allocation {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    EXPECT_EQ(where.kind, device().kind);
+    ++asked;
+    if (GetParam() == DeviceKind::cuda) throw Error(ErrorCode::out_of_memory, "the caller has none");
+    auto block = std::shared_ptr<void>(std::aligned_alloc(alignment_bytes, (size_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes), std::free);
+    return {.pointer = block.get(), .owner = block};
+  };
+  if (GetParam() == DeviceKind::cuda) {
+    EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, mine)); }), ErrorCode::out_of_memory);
+    loader.release_idle();
+    EXPECT_EQ(cuda_->live().allocations, before.allocations);
+  } else {
+    const auto load = loader.start(checkpoint, mine);
+    const std::vector<Tensor> tensors = take_all(*load);
+    EXPECT_EQ(tensors.size(), checkpoint.tensor_count());
+    expect_equal(loader, tensors);
+    for (const PathBytes& way : load->report().bytes_by_path) EXPECT_NE(way.path, "page cache -> in place") << "not our memory";
+  }
+  EXPECT_GT(asked, 0U);
+}
+
+TEST_P(LoaderTest, MisalignedMemoryOfTheCallerIsRefused) {
+  const Checkpoint checkpoint = write();
+  std::vector<char> block(8 * mib);
+  Loader loader(options());
+  LoadRequest mine = request();
+  mine.allocate = [&](const Device&, std::uint64_t, std::uint64_t) -> Allocation { return {.pointer = block.data() + 1}; };
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, mine)); }), ErrorCode::invalid_request);
+}
+
+TEST_P(LoaderTest, AFileThatChangedSinceDiscoveryIsRefused) {
+  const Checkpoint checkpoint = write();
+  write_safetensors(folder_ / "m1.safetensors", {{"x", DType::u8, {5}}}, 1);
+  Loader loader(options());
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, request())); }), ErrorCode::corrupt_checkpoint);
+  std::filesystem::remove(folder_ / "m1.safetensors");
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, request())); }), ErrorCode::not_found);
+}
+
+TEST_P(LoaderTest, AFileThatChangesDuringTheLoadEndsItAndNamesTheSuspects) {
+  contents_ = write_safetensors(folder_ / "model.safetensors", {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
+  Loader loader(options());
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = 4 * mib;
+  const auto load = loader.start(discover(folder_.path()), bounded);
+  const std::optional<Tensor> first = load->next();
+  ASSERT_TRUE(first);
+  {
+    std::fstream file(folder_ / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(200);
+    file << "overwritten in place";
+  }
+  EXPECT_EQ(code_of([&] { static_cast<void>(take_all(*load)); }), ErrorCode::corrupt_checkpoint);
+  EXPECT_EQ(load->report().suspect_tensors, std::vector<std::string>{"a"});
+  EXPECT_EQ(bytes_of(loader, *first), contents_["a"]) << "what was handed out stays as it was";
+}
+
+TEST_P(LoaderTest, AFileCutShortDuringTheLoadIsAnErrorNotACrash) {
+  contents_ = write_safetensors(folder_ / "model.safetensors", {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
+  Loader loader(options());
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = 4 * mib;
+  const auto load = loader.start(discover(folder_.path()), bounded);
+  ASSERT_TRUE(load->next());
+  std::filesystem::resize_file(folder_ / "model.safetensors", 4 * mib);
+  EXPECT_EQ(code_of([&] { static_cast<void>(take_all(*load)); }), ErrorCode::corrupt_checkpoint);
+}
+
+TEST_P(LoaderTest, DestroyingALoadInProgressFreesAll) {
+  const Checkpoint checkpoint = write(8 * mib);
+  Loader loader(options());
+  const auto before = cuda_->live();
+  for (int taken = 0; taken < 4; ++taken) {
+    const auto load = loader.start(checkpoint, request());
+    for (int i = 0; i < taken; ++i) static_cast<void>(load->next());
+  }
+  EXPECT_EQ(cuda_->live().allocations, before.allocations);
+  EXPECT_EQ(cuda_->misuse_count(), 0U) << cuda_->last_misuse();
+}
+
+TEST_P(LoaderTest, CancelAndDeadline) {
+  const Checkpoint checkpoint = write(8 * mib);
+  Loader loader(options());
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = mib;  // so that it cannot complete before it is stopped
+  const auto load = loader.start(checkpoint, bounded);
+  load->cancel();
+  EXPECT_EQ(code_of([&] { static_cast<void>(take_all(*load)); }), ErrorCode::cancelled);
+  bounded.deadline = 1ns;
+  const auto late = loader.start(checkpoint, bounded);
+  EXPECT_EQ(code_of([&] { static_cast<void>(take_all(*late)); }), ErrorCode::timed_out);
+  EXPECT_EQ(take_all(*loader.start(checkpoint, request())).size(), checkpoint.tensor_count()) << "the Loader is as good as new";
+}
+
+TEST_P(LoaderTest, SeveralLoadsAtOnceWithinTheBudget) {
+  const Checkpoint checkpoint = write();
+  Loader loader(options());
+  std::vector<std::thread> threads;
+  std::vector<std::vector<Tensor>> results(4);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    threads.emplace_back([&, i] { results[i] = take_all(*loader.start(checkpoint, request())); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& tensors : results) {
+    EXPECT_EQ(tensors.size(), checkpoint.tensor_count());
+    expect_equal(loader, tensors);
+  }
+}
+
+TEST_P(LoaderTest, AForkedChildIsToldToUseItsOwn) {
+  const Checkpoint checkpoint = write();
+  auto loader = std::make_unique<Loader>(options());
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = mib;
+  auto load = loader->start(checkpoint, bounded);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = code_of([&] { static_cast<void>(loader->start(checkpoint, request())); }) == ErrorCode::invalid_request &&
+                         code_of([&] { static_cast<void>(load->next()); }) == ErrorCode::invalid_request;
+    load.reset();    // neither waits for threads that are not there
+    loader.reset();  // nor touches the driver
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(take_all(*load).size(), checkpoint.tensor_count()) << "the parent's load goes on";
+}
+
+TEST_P(LoaderTest, ManyShardsUnderFewDescriptors) {
+  constexpr int shard_count = 600;
+  for (int i = 0; i < shard_count; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    contents_.merge(write_safetensors(folder_ / (name + ".safetensors"), {{name, DType::u8, {3000}}}, static_cast<std::uint64_t>(i)));
+  }
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 256, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  Loader loader(options());
+  const std::vector<Tensor> tensors = take_all(*loader.start(discover(folder_.path()), request()));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(tensors.size(), static_cast<std::size_t>(shard_count));
+  expect_equal(loader, tensors);
+}
+
+TEST_P(LoaderTest, AThousandLoadsLeakNothing) {
+  contents_ = write_safetensors(folder_ / "model.safetensors", mixed_tensors(40'000, 1), 1);
+  const Checkpoint checkpoint = discover(folder_.path());
+  Loader loader(options());
+  ProcessCounts counts;
+  std::uint64_t resident = 0;
+  FakeCudaLive live;
+  for (int i = 0; i <= 1000; ++i) {
+    EXPECT_EQ(take_all(*loader.start(checkpoint, request())).size(), checkpoint.tensor_count());
+    if (i == 100) {
+      counts = process_counts();
+      resident = resident_bytes();
+      live = cuda_->live();
+    }
+  }
+  EXPECT_EQ(process_counts(), counts);
+  EXPECT_EQ(cuda_->live(), live);
+  EXPECT_LT(resident_bytes(), resident + 8 * mib);
+  loader.release_idle();
+  EXPECT_EQ(cuda_->live().registrations, 0U);
+}
+
+TEST_P(LoaderTest, OnlyTensorsWithoutBytes) {
+  write_safetensors(folder_ / "model.safetensors", {{"a", DType::f32, {0}}, {"b", DType::u8, {3, 0}}}, 1);
+  Loader loader(options());
+  const auto load = loader.start(discover(folder_.path()), request());
+  EXPECT_EQ(load->get("b").shape, (std::vector<std::uint64_t>{3, 0}));
+  EXPECT_EQ(take_all(*load).size(), 1U);
+  EXPECT_TRUE(load->report().complete);
+}
+
+TEST_P(LoaderTest, CopyToHostStaysInsideTheTensor) {
+  const Checkpoint checkpoint = write();
+  Loader loader(options());
+  const std::vector<Tensor> tensors = take_all(*loader.start(checkpoint, request()));
+  std::vector<std::byte> target(tensors[0].size_bytes + 1);
+  EXPECT_EQ(code_of([&] { loader.copy_to_host(tensors[0], 0, target); }), ErrorCode::invalid_request);
+  EXPECT_EQ(code_of([&] { loader.copy_to_host(tensors[0], tensors[0].size_bytes + 1, {}); }), ErrorCode::invalid_request);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, LoaderTest, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
+                         [](const auto& tested) { return tested.param == DeviceKind::cpu ? "Cpu" : "FakeCuda"; });
+
+using GpuLoaderTest = LoaderTest;
+INSTANTIATE_TEST_SUITE_P(Device, GpuLoaderTest, testing::Values(DeviceKind::cuda), [](const auto&) { return "FakeCuda"; });
+
+TEST_P(GpuLoaderTest, OutOfMemoryHalfWayFreesAll) {
+  const Checkpoint checkpoint = write(8 * mib);
+  LoaderOptions small = options();
+  Loader loader(small);
+  const std::vector<Tensor> held = take_all(*loader.start(checkpoint, request()));
+  const FakeCudaLive before = cuda_->live();
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = 2 * mib;
+  const std::size_t slab_count = loader.start(checkpoint, bounded)->plan().slabs.size();
+  for (std::uint64_t nth = 1; nth <= slab_count; ++nth) {
+    cuda_->fail("cuMemAlloc", nth, engine::CuResult::out_of_memory);
+    EXPECT_EQ(code_of([&] {
+                const auto load = loader.start(checkpoint, bounded);
+                const std::vector<Tensor> some = take_all(*load);
+              }),
+              ErrorCode::out_of_memory);
+    EXPECT_EQ(cuda_->live().allocations, before.allocations) << nth;
+    cuda_->reset();
+  }
+  expect_equal(loader, held);
+}
+
+TEST_P(GpuLoaderTest, AbsentDevicesAreNamed) {
+  Loader loader(options());
+  const Checkpoint checkpoint = write();
+  EXPECT_EQ(loader.devices().size(), 3U) << "two GPUs and the CPU";
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, {.device = parse_device("cuda:7")})); }), ErrorCode::environment_unfit);
+  Loader without(LoaderOptions{.cuda_library = "libcuda-that-is-not-there.so.1"});
+  EXPECT_EQ(without.devices().size(), 1U);
+  EXPECT_EQ(code_of([&] { static_cast<void>(without.start(checkpoint, request())); }), ErrorCode::environment_unfit);
+}
+
+TEST_P(GpuLoaderTest, ALoaderWithoutAFreeBudgetSaysSo) {
+  LoaderOptions small = options();
+  small.staging_bytes_max = 4 * mib;
+  Loader loader(small);
+  const Checkpoint checkpoint = write(16 * mib);
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = mib;
+  std::vector<std::unique_ptr<Load>> loads;
+  ErrorCode code = ErrorCode::internal;
+  for (int i = 0; i < 20 && code == ErrorCode::internal; ++i) {
+    try {
+      loads.push_back(loader.start(checkpoint, bounded));
+    } catch (const Error& error) {
+      code = error.code();
+    }
+  }
+  EXPECT_EQ(code, ErrorCode::out_of_memory);
+  EXPECT_EQ(take_all(*loads[0]).size(), checkpoint.tensor_count());
+}
+
+}  // namespace
+}  // namespace inrush
