@@ -1,0 +1,37 @@
+// What `inrush load` was asked to do, and the doing. One thread.
+#pragma once
+
+#include <inrush/checkpoint.hpp>
+#include <inrush/request.hpp>
+
+#include "cli/progress_display.hpp"
+
+#include <string>
+#include <vector>
+
+namespace inrush::engine {
+
+enum class OutputFormat { text, json };
+enum class LoadAction { load, load_and_check, plan };
+
+// As spelled on the command line, where the spelling is still to be understood.
+struct LoadArguments {
+  std::vector<std::string> paths;
+  std::string device = "auto";
+  std::vector<std::string> slices;
+  std::string path = "auto";
+  std::string page_cache = "auto";
+  std::string deadline;
+  std::string window;
+  LoadAction action = LoadAction::load;
+  OutputFormat format = OutputFormat::text;
+  ProgressMode progress = ProgressMode::none;
+  DiscoverOptions discover;
+  LoadRequest request;
+};
+
+// Loads one path after the other with one Loader and returns what belongs on stdout. Throws Error or
+// Interrupted.
+[[nodiscard]] std::string run_load(const LoadArguments& arguments);
+
+}  // namespace inrush::engine
