@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of random bytes: N files of equal size, tensors of equal size, with or without an index.
+"""Writes a checkpoint of random bytes: files and tensors of equal size, with or without an index.
 
-Usage: make_checkpoint.py FOLDER [--files 8] [--file-bytes 1610612736] [--tensor-bytes 33554432] [--seed 1] [--index]
-Sizes in bytes. Random, not zeros: file systems, caches and compressors treat zeros specially. Standard library only.
+Usage: make_checkpoint.py FOLDER [--files 8] [--file-bytes 1610612736] [--tensor-bytes 33554432] [--seed 1]
+                          [--index]
+Random, not zeros: file systems, caches and compressors treat zeros specially. Standard library only.
 """
 import argparse
 import json
@@ -16,7 +17,8 @@ CHUNK_BYTES = 8 << 20
 
 
 def header(names: list[str], tensor_bytes: int) -> bytes:
-    entries = {name: {"dtype": "BF16", "shape": [tensor_bytes // 2], "data_offsets": [i * tensor_bytes, (i + 1) * tensor_bytes]}
+    entries = {name: {"dtype": "BF16", "shape": [tensor_bytes // 2],
+                      "data_offsets": [i * tensor_bytes, (i + 1) * tensor_bytes]}
                for i, name in enumerate(names)}
     text = json.dumps(entries, separators=(",", ":")).encode()
     return struct.pack("<Q", len(text) + -len(text) % 8) + text + b" " * (-len(text) % 8)
@@ -28,7 +30,7 @@ def write_file(path: pathlib.Path, names: list[str], tensor_bytes: int, source: 
     with open(path, "wb") as file:
         file.write(header(names, tensor_bytes))
         while left > 0:
-            # A fresh start of each chunk keeps chunks apart at a fraction of the cost of fresh bytes throughout.
+            # A fresh start keeps chunks apart at a fraction of the cost of fresh bytes throughout.
             chunk = source.randbytes(4096) + block[4096:]
             file.write(chunk[:left])
             left -= len(chunk)
@@ -60,7 +62,8 @@ def main() -> int:
         total = len(weight_map) * arguments.tensor_bytes
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
         (arguments.folder / "model.safetensors.index.json").write_text(text)
-    print(f"{arguments.folder}: {len(weight_map)} tensors, {len(weight_map) * arguments.tensor_bytes} bytes in {arguments.files} files")
+    total = len(weight_map) * arguments.tensor_bytes
+    print(f"{arguments.folder}: {len(weight_map)} tensors, {total} bytes in {arguments.files} files")
     return 0
 
 

@@ -1,9 +1,10 @@
-// Measures warm loads beside the pinned host-to-device limit of the same minute, and verifies every byte after the clock stopped.
+// Measures warm loads beside the pinned host-to-device limit of the same minute, and verifies every byte
+// after the clock stopped.
 //
 //   inrush_bench_load DEVICE FOLDER_A [FOLDER_B] [REPEATS]
 //
-// Prints one JSON line a measurement. "first": the context lives, the Loader is new, no ring and no file was touched by it before.
-// "later": the same Loader, the other folder, the first one's tensors dropped before.
+// Prints one JSON line a measurement. "first": the context lives, the Loader is new, no ring and no file was
+// touched by it before. "later": the same Loader, the other folder, the first one's tensors dropped before.
 #include <inrush/loader.hpp>
 
 #include "base/host_pages.hpp"
@@ -30,7 +31,8 @@ using engine::seconds_between;
 constexpr std::uint64_t mib = 1ULL << 20;
 constexpr unsigned verify_thread_count = 8;
 
-// Pinned huge pages to the device in 64 MiB pieces on one stream: what no load can exceed. Best of `rounds` of 4 GiB.
+// Pinned huge pages to the device in 64 MiB pieces on one stream: what no load can exceed. Best of `rounds`
+// of 4 GiB.
 double measure_pinned_limit(engine::Gpu& gpu, int rounds) {
   constexpr std::uint64_t piece_bytes = 64 * mib;
   engine::HostPages pages(4 * piece_bytes);
@@ -44,7 +46,9 @@ double measure_pinned_limit(engine::Gpu& gpu, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     const Clock::time_point start = Clock::now();
     for (std::uint64_t i = 0; i < 64; ++i) {
-      const engine::Copy copy{.source = pages.bytes().data() + i % 4 * piece_bytes, .target = target.get(), .row_bytes = piece_bytes};
+      const engine::Copy copy{.source = pages.bytes().data() + i % 4 * piece_bytes,
+                              .target = target.get(),
+                              .row_bytes = piece_bytes};
       stream->copy({&copy, 1});
     }
     stream->wait(stream->record());
@@ -118,9 +122,11 @@ Measurement measure(Loader& loader, const Checkpoint& checkpoint, const Device& 
 
 void print(const Measurement& measurement, double limit) {
   const double rate = static_cast<double>(measurement.report.loaded_bytes) / measurement.seconds;
-  fmt::print("{{\"what\":\"{}\",\"seconds\":{:.4f},\"gbps\":{:.2f},\"score\":{:.3f},\"tensors\":{},\"wrong_tensors\":{},\"report\":{}}}\n",
-             measurement.what, measurement.seconds, rate / 1e9, limit > 0 ? rate / limit : 0.0, measurement.tensor_count,
-             measurement.wrong_count, report_to_json(measurement.report));
+  fmt::print(
+      "{{\"what\":\"{}\",\"seconds\":{:.4f},\"gbps\":{:.2f},\"score\":{:.3f},\"tensors\":{},\"wrong_"
+      "tensors\":{},\"report\":{}}}\n",
+      measurement.what, measurement.seconds, rate / 1e9, limit > 0 ? rate / limit : 0.0,
+      measurement.tensor_count, measurement.wrong_count, report_to_json(measurement.report));
   std::fflush(stdout);
 }
 
@@ -152,7 +158,8 @@ int run(int argument_count, char** arguments) {
       wrong_count += measurement.wrong_count;
     }
   }
-  if (gpu != nullptr) fmt::print("{{\"what\":\"pinned_limit\",\"gbps\":{:.2f}}}\n", measure_pinned_limit(*gpu, 5) / 1e9);
+  if (gpu != nullptr)
+    fmt::print("{{\"what\":\"pinned_limit\",\"gbps\":{:.2f}}}\n", measure_pinned_limit(*gpu, 5) / 1e9);
   fmt::print("{}\n", wrong_count == 0 ? "every byte equal" : "WRONG BYTES");
   return wrong_count == 0 ? 0 : 5;
 }

@@ -1,5 +1,6 @@
 // What a checkpoint holds: its files, and its tensors with dtype, shape and validated byte range.
-// A Checkpoint is an immutable value that keeps no file open; copies share their storage and may be used from any thread.
+// A Checkpoint is an immutable value that keeps no file open; copies share their storage and may be used from
+// any thread.
 #pragma once
 
 #include <inrush/dtype.hpp>
@@ -35,7 +36,7 @@ struct FileIdentity {
 };
 
 struct CheckpointFile {
-  std::string path;  // as it is opened again by a load
+  std::string path;               // as it is opened again by a load
   std::uint64_t data_offset = 0;  // 8 + header length: where the tensors' bytes start
   FileIdentity identity;
   std::map<std::string, std::string> metadata;  // `__metadata__`; empty where it is absent or null
@@ -52,7 +53,8 @@ struct TensorInfo {
 };
 
 enum class LinkPolicy : std::uint8_t {
-  inside,  // shard links may lead to the blobs of the same Hugging Face cache entry, and nowhere else outside the folder
+  inside,  // shard links may lead to the blobs of the same Hugging Face cache entry, and nowhere else outside
+           // the folder
   follow,  // follow shard links wherever they lead
 };
 
@@ -68,10 +70,10 @@ struct DiscoverOptions {
   IndexPolicy index = IndexPolicy::use;
   std::uint64_t header_bytes_max = 100'000'000;  // the reference's own cap
   std::uint64_t index_bytes_max = 256ULL << 20;
-  std::uint64_t tensor_count_max = 2'000'000;    // of one file
-  std::uint64_t name_bytes_max = 4ULL << 20;     // decoded
+  std::uint64_t tensor_count_max = 2'000'000;  // of one file
+  std::uint64_t name_bytes_max = 4ULL << 20;   // decoded
   std::uint32_t rank_max = 64;
-  std::uint32_t nesting_max = 128;               // of fields that are not part of the format
+  std::uint32_t nesting_max = 128;  // of fields that are not part of the format
   std::uint32_t file_count_max = 20'000;
 };
 
@@ -90,17 +92,19 @@ class INRUSH_API Checkpoint {
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
   // Bytes of all tensors together.
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;
-  // What discovery met that is legal but worth knowing: tensors outside the index, a second copy left unread, unknown fields.
+  // What discovery met that is legal but worth knowing: tensors outside the index, a second copy left unread,
+  // unknown fields.
   [[nodiscard]] std::span<const std::string> notes() const noexcept;
 
  private:
   std::shared_ptr<const checkpoint_detail::Catalog> catalog_;
 };
 
-// Finds and validates a checkpoint: a .safetensors file, a folder, a Hugging Face cache snapshot, or a *.safetensors.index.json.
-// In a folder: one index if there is one, else model.safetensors, else all *.safetensors of the top level, sorted by name.
-// Reads headers only, closes every file again, blocks on storage. Throws not_found, corrupt_checkpoint (file, tensor, range and
-// cause), invalid_request (two indexes; a FIFO or device node), storage_failed.
+// Finds and validates a checkpoint: a .safetensors file, a folder, a Hugging Face cache snapshot, or a
+// *.safetensors.index.json. In a folder: one index if there is one, else model.safetensors, else all
+// *.safetensors of the top level, sorted by name. Reads headers only, closes every file again, blocks on
+// storage. Throws not_found, corrupt_checkpoint (file, tensor, range and cause), invalid_request (two
+// indexes; a FIFO or device node), storage_failed.
 [[nodiscard]] INRUSH_API Checkpoint discover(const std::string& path, const DiscoverOptions& options = {});
 
 }  // namespace inrush::inline v0

@@ -1,4 +1,5 @@
-// The 22 element types of the safetensors format (reference implementation v0.8, enum Dtype), under their names in the file.
+// The 22 element types of the safetensors format (reference implementation v0.8, enum Dtype), under their
+// names in the file.
 #pragma once
 
 #include <inrush/version.hpp>
@@ -9,10 +10,12 @@
 
 namespace inrush::inline v0 {
 
+// clang-format off
 enum class DType : std::uint8_t {
   boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
   i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
 };
+// clang-format on
 
 inline constexpr std::uint32_t dtype_count = 22;
 

@@ -1,5 +1,6 @@
 // The one exception class of the library. Codes are named by what the caller can do about them.
-// I/O threads never throw; an Error is thrown only on the thread that called discover(), make_plan(), start(), next() or get().
+// I/O threads never throw; an Error is thrown only on the thread that called discover(), make_plan(),
+// start(), next() or get().
 #pragma once
 
 #include <inrush/version.hpp>
@@ -12,7 +13,8 @@ namespace inrush::inline v0 {
 
 enum class ErrorCode {
   invalid_request,     // the request contradicts itself or the checkpoint: change the request
-  environment_unfit,   // the device or the forced path does not exist on this machine: choose another, or another machine
+  environment_unfit,   // the device or the forced path does not exist on this machine: choose another, or
+                       // another machine
   not_found,           // a file or folder is missing or may not be opened: check the path and its permissions
   corrupt_checkpoint,  // the bytes are not what the format or the index says: get the file again
   storage_failed,      // the storage refused or failed a read: check the disk or the network

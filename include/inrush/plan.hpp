@@ -1,4 +1,5 @@
-// How a request will be carried out, decided before a byte moves. Everything here is a value; make_plan() is a pure function.
+// How a request will be carried out, decided before a byte moves. Everything here is a value; make_plan() is
+// a pure function.
 #pragma once
 
 #include <inrush/checkpoint.hpp>
@@ -26,12 +27,12 @@ struct PathChoice {
 // Facts that a plan depends on. Loader::machine() reads them off the machine; a test states any.
 struct Machine {
   std::vector<Device> devices;
-  std::uint32_t cpu_count = 1;             // CPUs that the process may run on
+  std::uint32_t cpu_count = 1;              // CPUs that the process may run on
   std::uint32_t loading_process_count = 1;  // processes of this node that load at the same time
   std::uint64_t host_free_bytes = 0;        // least of what the host and the cgroups above us have available
   std::uint64_t staging_bytes_max = 512ULL << 20;  // budget for host memory of one load
   std::uint32_t reader_count_max = 12;
-  std::uint64_t piece_bytes_max = 8ULL << 20;
+  std::uint64_t piece_bytes_max = 4ULL << 20;
   std::uint64_t slab_bytes_max = 256ULL << 20;
   std::uint64_t own_slab_bytes_min = 64ULL << 20;  // a tensor of this size or more gets memory of its own
   std::vector<PathChoice> paths;
@@ -50,7 +51,8 @@ struct Slab {
   bool operator==(const Slab&) const = default;
 };
 
-// Where one tensor ends up. An empty one has size_bytes 0, no memory and no piece; its slab and offset say 0 and mean nothing.
+// Where one tensor ends up. An empty one has size_bytes 0, no memory and no piece; its slab and offset say 0
+// and mean nothing.
 struct Placement {
   std::uint64_t tensor = 0;  // index into the Checkpoint
   std::uint32_t slab = 0;
@@ -92,24 +94,27 @@ struct Plan {
   std::vector<Placement> placements;  // empty ones first, then by slab and slab_offset
   std::vector<Piece> pieces;          // ordered by slab, then by file position: the order of reading
   std::vector<Segment> segments;
-  std::string path;                   // the chosen one
-  std::vector<PathChoice> paths;      // all, with the reasons
+  std::string path;                                      // the chosen one
+  std::vector<PathChoice> paths;                         // all, with the reasons
   PageCachePolicy page_cache = PageCachePolicy::bypass;  // of cold ranges: keep or bypass
   std::string page_cache_rule;                           // which rule chose it
   std::uint32_t reader_count = 1;
-  std::uint32_t slot_count = 2;  // slots of the staging ring; 0 where there is no piece
-  std::uint64_t slot_bytes = 0;  // a power of two up to 2 MiB, whole huge pages above
+  std::uint32_t slot_count = 2;    // slots of the staging ring; 0 where there is no piece
+  std::uint64_t slot_bytes = 0;    // a power of two up to 2 MiB, whole huge pages above
   std::uint64_t loaded_bytes = 0;  // bytes of the tensors
   std::uint64_t read_bytes = 0;    // bytes of the pieces: more where rows are skipped
 
   bool operator==(const Plan&) const = default;
 };
 
-// Pure: no I/O, no clock, no environment. Throws invalid_request (a pattern or a slice that fits nothing; names the tensor) and
-// environment_unfit (a forced path or device that `machine` does not offer; gives the reason).
-[[nodiscard]] INRUSH_API Plan make_plan(const Checkpoint& checkpoint, const LoadRequest& request, const Machine& machine);
+// Pure: no I/O, no clock, no environment. Throws invalid_request (a pattern or a slice that fits nothing;
+// names the tensor) and environment_unfit (a forced path or device that `machine` does not offer; gives the
+// reason).
+[[nodiscard]] INRUSH_API Plan make_plan(const Checkpoint& checkpoint, const LoadRequest& request,
+                                        const Machine& machine);
 
 // The plan for people. Tables are cut after `rows_max` rows each.
-[[nodiscard]] INRUSH_API std::string describe_plan(const Checkpoint& checkpoint, const Plan& plan, std::size_t rows_max = 20);
+[[nodiscard]] INRUSH_API std::string describe_plan(const Checkpoint& checkpoint, const Plan& plan,
+                                                   std::size_t rows_max = 20);
 
 }  // namespace inrush::inline v0

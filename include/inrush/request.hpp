@@ -29,11 +29,13 @@ struct Slice {
 struct Allocation {
   void* pointer = nullptr;
   std::shared_ptr<void> owner = {};  // keeps the memory alive; every tensor in it shares it
-  void* stream = nullptr;       // CUstream that may still use the block: the first copy waits for what is queued there now
+  void* stream =
+      nullptr;  // CUstream that may still use the block: the first copy waits for what is queued there now
   bool stream_ordered = false;  // whether `stream` counts (a null stream is a stream too)
 };
 
-// Called only on the thread that is in Loader::start(), Load::next() or Load::get(). It may throw; the load then ends with that error.
+// Called only on the thread that is in Loader::start(), Load::next() or Load::get(). It may throw; the load
+// then ends with that error.
 using AllocateFunction =
     std::function<Allocation(const Device& device, std::uint64_t size_bytes, std::uint64_t alignment_bytes)>;
 
@@ -51,7 +53,8 @@ enum class PageCachePolicy : std::uint8_t {
 
 struct LoadRequest {
   Device device = {};
-  // Names or globs (* ? [...]); a tensor is taken when any matches. Empty: all. A pattern that matches nothing is invalid_request.
+  // Names or globs (* ? [...]); a tensor is taken when any matches. Empty: all. A pattern that matches
+  // nothing is invalid_request.
   std::vector<std::string> only = {};
   // A further predicate on what `only` selected.
   std::function<bool(const TensorInfo&)> select = {};

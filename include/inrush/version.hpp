@@ -11,7 +11,8 @@
 
 namespace inrush::inline v0 {
 
-// The version of the library that is running, which may differ from INRUSH_VERSION of the header you compiled with.
+// The version of the library that is running, which may differ from INRUSH_VERSION of the header you compiled
+// with.
 [[nodiscard]] INRUSH_API const char* version() noexcept;
 
 }  // namespace inrush::inline v0

@@ -14,6 +14,8 @@ std::string_view error_code_name(ErrorCode code) noexcept {
 Error::Error(ErrorCode code, const std::string& message, int system_error)
     : std::runtime_error(message), code_(code), system_error_(system_error) {}
 
-Error Error::within(std::string_view place) const { return {code_, std::string(place) + ": " + what(), system_error_}; }
+Error Error::within(std::string_view place) const {
+  return {code_, std::string(place) + ": " + what(), system_error_};
+}
 
 }  // namespace inrush::inline v0

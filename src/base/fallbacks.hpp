@@ -1,4 +1,5 @@
-// Where every step down is written: what was given up, why, how often. Shared by the parts of one load; thread-safe.
+// Where every step down is written: what was given up, why, how often. Shared by the parts of one load;
+// thread-safe.
 #pragma once
 
 #include <inrush/report.hpp>

@@ -25,10 +25,12 @@ constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
 HostPages::HostPages(std::uint64_t size_bytes) : size_bytes_(round_up(size_bytes, 4096)) {
   // Over-reserve so that the start can be moved to a huge-page boundary; the rest goes back.
   const std::uint64_t reserved = size_bytes_ + huge_page_bytes;
-  void* base = ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base =
+      ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
-    throw Error(ErrorCode::out_of_memory, fmt::format("mmap {} of host memory: {}", bytes_text(reserved), errno_text(error)), error);
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("mmap {} of host memory: {}", bytes_text(reserved), errno_text(error)), error);
   }
   auto* const start = static_cast<std::byte*>(base);
   const auto address = reinterpret_cast<std::uint64_t>(start);
@@ -37,7 +39,8 @@ HostPages::HostPages(std::uint64_t size_bytes) : size_bytes_(round_up(size_bytes
   const std::uint64_t tail = reserved - head - size_bytes_;
   if (tail > 0) ::munmap(start + head + size_bytes_, tail);
   data_ = start + head;
-  if (::madvise(data_, size_bytes_, MADV_HUGEPAGE) != 0) huge_page_refusal_ = "madvise(MADV_HUGEPAGE): " + errno_text(errno);
+  if (::madvise(data_, size_bytes_, MADV_HUGEPAGE) != 0)
+    huge_page_refusal_ = "madvise(MADV_HUGEPAGE): " + errno_text(errno);
 }
 
 HostPages::~HostPages() { ::munmap(data_, size_bytes_); }
@@ -47,7 +50,8 @@ void HostPages::populate(std::uint64_t offset, std::uint64_t size_bytes) {
   const int error = errno;
   if (error == EINVAL || error == ENOSYS) return;  // kernel before 5.14: pages come with the first touch
   throw Error(ErrorCode::out_of_memory,
-              fmt::format("populate {} of host memory: {}", bytes_text(size_bytes), errno_text(error)), error);
+              fmt::format("populate {} of host memory: {}", bytes_text(size_bytes), errno_text(error)),
+              error);
 }
 
 }  // namespace inrush::engine

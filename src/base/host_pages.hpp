@@ -19,7 +19,8 @@ class HostPages {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_bytes_}; }
   // Why there are no huge pages; empty where MADV_HUGEPAGE was accepted.
   [[nodiscard]] const std::string& huge_page_refusal() const noexcept { return huge_page_refusal_; }
-  // Faults [offset, offset + size_bytes) in. May run on several threads for different ranges. Throws out_of_memory.
+  // Faults [offset, offset + size_bytes) in. May run on several threads for different ranges. Throws
+  // out_of_memory.
   void populate(std::uint64_t offset, std::uint64_t size_bytes);
 
  private:

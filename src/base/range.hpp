@@ -27,7 +27,9 @@ struct ByteRange {
 }
 
 // `unit` is a power of two.
-[[nodiscard]] constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value & ~(unit - 1); }
+[[nodiscard]] constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) {
+  return value & ~(unit - 1);
+}
 [[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return round_down(value + unit - 1, unit);
 }

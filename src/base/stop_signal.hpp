@@ -1,4 +1,5 @@
-// Why a load must end before it is complete: somebody cancelled it, or its deadline passed. Set from any thread.
+// Why a load must end before it is complete: somebody cancelled it, or its deadline passed. Set from any
+// thread.
 #pragma once
 
 #include <inrush/error.hpp>
@@ -20,8 +21,9 @@ class StopSignal {
   void check() const {
     if (cancelled_.load()) throw Error(ErrorCode::cancelled, "the load was cancelled");
     if (Clock::now() >= deadline_) {
-      throw Error(ErrorCode::timed_out, "the deadline passed before the load was complete; give it more time or find out why "
-                                        "the storage is slow (the report has the bytes that came so far)");
+      throw Error(ErrorCode::timed_out,
+                  "the deadline passed before the load was complete; give it more time or find out why "
+                  "the storage is slow (the report has the bytes that came so far)");
     }
   }
 

@@ -1,4 +1,5 @@
-// Text for messages. Names in a checkpoint are hostile input: they are escaped before they reach a terminal or a log.
+// Text for messages. Names in a checkpoint are hostile input: they are escaped before they reach a terminal
+// or a log.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@ namespace inrush::engine {
 
 // "Input/output error" for EIO; thread-safe.
 [[nodiscard]] std::string errno_text(int error);
-// Control characters, quotes, backslashes and bytes that are not UTF-8 become \xNN; longer text is cut and ends with "...".
+// Control characters, quotes, backslashes and bytes that are not UTF-8 become \xNN; longer text is cut and
+// ends with "...".
 [[nodiscard]] std::string printable(std::string_view text, std::size_t size_max = 200);
 // "bytes [0, 4096)".
 [[nodiscard]] std::string range_text(std::uint64_t offset, std::uint64_t size_bytes);

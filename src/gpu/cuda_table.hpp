@@ -64,7 +64,6 @@ struct CuCopy2D {
 inline constexpr int cu_version_floor = 12000;         // driver 525
 inline constexpr unsigned cu_register_portable = 1;    // pinned for every context of the process
 inline constexpr unsigned cu_stream_non_blocking = 1;  // never waits for the legacy default stream
-inline constexpr unsigned cu_event_blocking = 1;       // a waiting thread sleeps: readers need its CPU
 inline constexpr unsigned cu_event_no_timing = 2;
 // cuGetProcAddress: the entry points whose null stream is the legacy default stream, whatever this process
 // was compiled with.

@@ -79,7 +79,8 @@ void FileSet::check_and_close(std::uint32_t file) {
   throw changed(known.path, "while it was read");
 }
 
-// A file that no read is using is closed; its next piece opens it again with all checks. Where every one is in use, one more is opened.
+// A file that no read is using is closed; its next piece opens it again with all checks. Where every one is
+// in use, one more is opened.
 void FileSet::evict_one() {
   for (const std::uint32_t file : open_) {
     if (entries_[file].in_flight_count == 0) return check_and_close(file);

@@ -1,6 +1,6 @@
-// The open files of one load. Each is opened by name once more, must be the file that discovery saw (identity and header), and is
-// compared again before it is closed. At most `open_count_max` are open beside those that reads are using: 10,000 shards load
-// under `ulimit -n 256`. One thread at a time.
+// The open files of one load. Each is opened by name once more, must be the file that discovery saw (identity
+// and header), and is compared again before it is closed. At most `open_count_max` are open beside those that
+// reads are using: 10,000 shards load under `ulimit -n 256`. One thread at a time.
 #pragma once
 
 #include <inrush/checkpoint.hpp>
@@ -16,7 +16,8 @@
 
 namespace inrush::engine {
 
-// Two descriptors a file (O_DIRECT has its own), and room for the host program under the usual least limit of 256.
+// Two descriptors a file (O_DIRECT has its own), and room for the host program under the usual least limit of
+// 256.
 inline constexpr std::size_t open_file_count_max = 48;
 
 class FileSet {
@@ -24,9 +25,11 @@ class FileSet {
   // `piece_counts`: pieces of each file; a file whose last piece was released is checked and closed.
   FileSet(const Store& store, const Checkpoint& checkpoint, std::vector<std::uint32_t> piece_counts);
 
-  // Opens the files that have pieces, as many as may stay open, so that what is missing is found before anything is allocated.
+  // Opens the files that have pieces, as many as may stay open, so that what is missing is found before
+  // anything is allocated.
   void open_first();
-  // The file for one more piece in flight. Throws not_found, corrupt_checkpoint (it is another file now), storage_failed.
+  // The file for one more piece in flight. Throws not_found, corrupt_checkpoint (it is another file now),
+  // storage_failed.
   [[nodiscard]] std::shared_ptr<const File> acquire(std::uint32_t file);
   // One piece of the file is done. Throws corrupt_checkpoint where the file turns out to have changed.
   void release(std::uint32_t file);

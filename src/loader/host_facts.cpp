@@ -51,7 +51,9 @@ std::optional<std::string> cgroup_of(const std::string& text, std::string_view c
     const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string listed = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool found = controller.empty() ? listed == ",," : listed.find("," + std::string(controller) + ",") != std::string::npos;
+    const bool found = controller.empty()
+                           ? listed == ",,"
+                           : listed.find("," + std::string(controller) + ",") != std::string::npos;
     if (found) return line.substr(second + 1);
   }
   return std::nullopt;
@@ -63,7 +65,8 @@ struct CgroupNames {
 };
 
 const CgroupNames v2_names = {"/sys/fs/cgroup", "memory.max", "memory.current", ""};
-const CgroupNames v1_names = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
+const CgroupNames v1_names = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                              "total_"};
 
 // File pages that the kernel can drop. Not "file" or "cache": those count tmpfs too, which cannot be dropped.
 std::uint64_t reclaimable_bytes(const std::string& stat, const CgroupNames& names) {
@@ -71,8 +74,9 @@ std::uint64_t reclaimable_bytes(const std::string& stat, const CgroupNames& name
          number_after(stat, names.stat_prefix + "active_file ").value_or(0);
 }
 
-// Walks from our own cgroup up to the root of the mount: a limit of any ancestor binds. In a container with a cgroup namespace of the
-// host the path of /proc may not exist below the mount; the mount itself is looked at in any case.
+// Walks from our own cgroup up to the root of the mount: a limit of any ancestor binds. In a container with a
+// cgroup namespace of the host the path of /proc may not exist below the mount; the mount itself is looked at
+// in any case.
 std::uint64_t cgroup_free_bytes(const std::string& root, const CgroupNames& names, std::string path) {
   std::uint64_t least = unlimited;
   while (true) {
@@ -80,7 +84,8 @@ std::uint64_t cgroup_free_bytes(const std::string& root, const CgroupNames& name
     const std::uint64_t limit = read_limit(folder + names.limit);
     const std::uint64_t usage = read_limit(folder + names.usage);
     if (limit != unlimited && usage != unlimited) {
-      const std::uint64_t held = usage - std::min(usage, reclaimable_bytes(read_text(folder + "memory.stat"), names));
+      const std::uint64_t held =
+          usage - std::min(usage, reclaimable_bytes(read_text(folder + "memory.stat"), names));
       least = std::min(least, limit - std::min(limit, held));
     }
     if (path.empty() || path == "/") return least;
@@ -95,7 +100,8 @@ std::uint32_t quota_cpus(const std::string& root, const std::string& own_cgroups
     std::istringstream text(read_text(root + v2_names.mount + (path == "/" ? "" : path) + "/cpu.max"));
     std::uint64_t quota = 0;
     std::uint64_t period = 0;
-    if (text >> quota >> period && period > 0) least = std::min(least, std::max<std::uint64_t>(1, quota / period));
+    if (text >> quota >> period && period > 0)
+      least = std::min(least, std::max<std::uint64_t>(1, quota / period));
     if (path.empty() || path == "/") return static_cast<std::uint32_t>(least);
     path.resize(path.find_last_of('/'));
   }
@@ -115,12 +121,15 @@ HostFacts read_host_facts(const std::string& root) {
   const auto available_kib = number_after(read_text(root + "/proc/meminfo"), "MemAvailable:");
   HostFacts facts;
   facts.cpu_count = std::min(affinity_cpus(), quota_cpus(root, own_cgroups));
-  facts.free_bytes = std::min({available_kib ? *available_kib * 1024 : 0,
-                               cgroup_free_bytes(root, v2_names, cgroup_of(own_cgroups, "").value_or("")),
-                               cgroup_free_bytes(root, v1_names, cgroup_of(own_cgroups, "memory").value_or(""))});
+  facts.free_bytes =
+      std::min({available_kib ? *available_kib * 1024 : 0,
+                cgroup_free_bytes(root, v2_names, cgroup_of(own_cgroups, "").value_or("")),
+                cgroup_free_bytes(root, v1_names, cgroup_of(own_cgroups, "memory").value_or(""))});
   return facts;
 }
 
-std::uint64_t peak_resident_bytes() { return number_after(read_text("/proc/self/status"), "VmHWM:").value_or(0) * 1024; }
+std::uint64_t peak_resident_bytes() {
+  return number_after(read_text("/proc/self/status"), "VmHWM:").value_or(0) * 1024;
+}
 
 }  // namespace inrush::engine

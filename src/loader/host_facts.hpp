@@ -1,4 +1,5 @@
-// What this host and the cgroups above us allow: CPUs and memory. Read from /proc and /sys; tests give another root.
+// What this host and the cgroups above us allow: CPUs and memory. Read from /proc and /sys; tests give
+// another root.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,9 @@
 namespace inrush::engine {
 
 struct HostFacts {
-  std::uint32_t cpu_count = 1;        // by affinity and by the cgroups' CPU quota
-  std::uint64_t free_bytes = 0;       // least of MemAvailable and of what each cgroup up to the root leaves, reclaimable cache counted as free
+  std::uint32_t cpu_count = 1;   // by affinity and by the cgroups' CPU quota
+  std::uint64_t free_bytes = 0;  // least of MemAvailable and of what each cgroup up to the root leaves,
+                                 // reclaimable cache counted as free
 };
 
 // `root` is "" on a real machine. What cannot be read does not limit.

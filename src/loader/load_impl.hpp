@@ -43,7 +43,8 @@ class LoadImpl final : public Load, private TransferSink {
   explicit LoadImpl(LoadParts parts);
   ~LoadImpl() override;
 
-  // Opens the files, starts the path's thread, allocates what the window allows. Throws; the destructor then undoes all.
+  // Opens the files, starts the path's thread, allocates what the window allows. Throws; the destructor then
+  // undoes all.
   void begin();
 
   [[nodiscard]] std::optional<Tensor> next() override;

@@ -58,7 +58,8 @@ Report LoadReport::snapshot() const {
   Report report = report_;
   for (std::size_t route = 0; route < route_count; ++route) {
     if (bytes_by_route_[route] > 0) {
-      report.bytes_by_path.push_back({std::string(route_name(static_cast<Route>(route))), bytes_by_route_[route]});
+      report.bytes_by_path.push_back(
+          {std::string(route_name(static_cast<Route>(route))), bytes_by_route_[route]});
     }
   }
   report.complete = report.seconds.last_byte >= 0;

@@ -14,7 +14,8 @@ LoadState::LoadState(const Plan& plan, std::uint64_t window_bytes_max)
   for (const Piece& piece : plan.pieces) {
     for (std::uint32_t i = 0; i < piece.placement_count; ++i) ++pieces_left_[piece.first_placement + i];
   }
-  for (std::size_t slab = 0; slab < slabs_.size(); ++slab) slabs_[slab].next_piece = plan.slabs[slab].first_piece;
+  for (std::size_t slab = 0; slab < slabs_.size(); ++slab)
+    slabs_[slab].next_piece = plan.slabs[slab].first_piece;
   for (std::uint32_t placement = 0; placement < plan.placements.size(); ++placement) {
     if (plan.placements[placement].size_bytes > 0) {
       ++slabs_[plan.placements[placement].slab].placements_left;
@@ -71,7 +72,8 @@ std::optional<LoadState::Taken> LoadState::take(std::uint32_t placement) {
   return take_locked(placement);
 }
 
-// The slab's memory is given away with its last placement, so that it goes back when the last tensor in it is dropped.
+// The slab's memory is given away with its last placement, so that it goes back when the last tensor in it is
+// dropped.
 LoadState::Taken LoadState::take_locked(std::uint32_t placement) {
   taken_[placement] = true;
   ++taken_count_;
@@ -79,7 +81,8 @@ LoadState::Taken LoadState::take_locked(std::uint32_t placement) {
   if (place.size_bytes == 0) return {placement, {}};
   SlabState& slab = slabs_[place.slab];
   const bool is_last = --slab.placements_left == 0;
-  const std::uint64_t freed_bytes = is_last ? slab.held_bytes : place.size_bytes;  // with the last one the padding goes too
+  const std::uint64_t freed_bytes =
+      is_last ? slab.held_bytes : place.size_bytes;  // with the last one the padding goes too
   slab.held_bytes -= freed_bytes;
   held_bytes_ -= freed_bytes;
   return {placement, is_last ? std::exchange(slab.memory, {}) : slab.memory};
@@ -106,7 +109,8 @@ void LoadState::prefer(std::uint32_t placement) {
   const Slab& slab = plan_.slabs[plan_.placements[placement].slab];
   for (std::uint32_t i = slab.first_piece; i < slab.first_piece + slab.piece_count; ++i) {
     const Piece& piece = plan_.pieces[i];
-    const bool covers = piece.first_placement <= placement && placement < piece.first_placement + piece.placement_count;
+    const bool covers =
+        piece.first_placement <= placement && placement < piece.first_placement + piece.placement_count;
     if (covers && !given_[i]) preferred_.push_back(i);
   }
   pieces_.notify_one();
@@ -138,7 +142,8 @@ std::optional<LoadState::PieceToRead> LoadState::take_piece() {
   return PieceToRead{piece, memory.data, memory.place_owner};
 }
 
-// Brings `preferred_` and the cursors past pieces that were given out already, then says whether anything is left to give.
+// Brings `preferred_` and the cursors past pieces that were given out already, then says whether anything is
+// left to give.
 bool LoadState::has_piece_locked() {
   while (!preferred_.empty() && given_[preferred_.front()]) preferred_.pop_front();
   if (!preferred_.empty()) return true;
@@ -167,7 +172,8 @@ std::uint64_t LoadState::arrived(std::uint32_t piece) {
   const std::lock_guard lock(mutex_);
   const Piece& done = plan_.pieces[piece];
   std::uint64_t completed_count = 0;
-  for (std::uint32_t placement = done.first_placement; placement < done.first_placement + done.placement_count; ++placement) {
+  for (std::uint32_t placement = done.first_placement;
+       placement < done.first_placement + done.placement_count; ++placement) {
     if (--pieces_left_[placement] > 0) continue;
     ready_.push_back(placement);
     ++completed_count;

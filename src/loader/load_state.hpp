@@ -1,5 +1,6 @@
-// Who waits for what in one load: which pieces may be read, which tensors are complete, which were taken. The consumer's thread and
-// the thread that runs the path meet here and nowhere else. Holds no resource but the slabs' memory.
+// Who waits for what in one load: which pieces may be read, which tensors are complete, which were taken. The
+// consumer's thread and the thread that runs the path meet here and nowhere else. Holds no resource but the
+// slabs' memory.
 #pragma once
 
 #include <inrush/plan.hpp>
@@ -23,7 +24,8 @@ namespace inrush::engine {
 struct SlabMemory {
   std::byte* data = nullptr;
   std::shared_ptr<void> owner;
-  std::shared_ptr<void> place_owner;  // `owner` where reads may land in it: host memory that the engine allocated
+  std::shared_ptr<void>
+      place_owner;  // `owner` where reads may land in it: host memory that the engine allocated
 };
 
 class LoadState {
@@ -81,9 +83,9 @@ class LoadState {
   struct SlabState {
     SlabMemory memory;
     bool is_allocated = false;
-    std::uint32_t next_piece = 0;        // first that may not have been given out
-    std::uint32_t placements_left = 0;   // not yet taken
-    std::uint64_t held_bytes = 0;        // allocated, less what was taken
+    std::uint32_t next_piece = 0;       // first that may not have been given out
+    std::uint32_t placements_left = 0;  // not yet taken
+    std::uint64_t held_bytes = 0;       // allocated, less what was taken
   };
 
   [[nodiscard]] Taken take_locked(std::uint32_t placement);
@@ -98,10 +100,11 @@ class LoadState {
   std::vector<std::uint32_t> pieces_left_;  // by placement
   std::vector<bool> taken_;                 // by placement
   std::vector<bool> given_;                 // by piece
-  std::deque<std::uint32_t> ready_;         // complete placements in order of arrival; those taken by name are skipped later
-  std::deque<std::uint32_t> preferred_;     // pieces
-  std::set<std::uint32_t> open_slabs_;      // allocated, with pieces that were not given out
-  std::uint32_t next_slab_ = 0;             // to allocate
+  std::deque<std::uint32_t>
+      ready_;  // complete placements in order of arrival; those taken by name are skipped later
+  std::deque<std::uint32_t> preferred_;  // pieces
+  std::set<std::uint32_t> open_slabs_;   // allocated, with pieces that were not given out
+  std::uint32_t next_slab_ = 0;          // to allocate
   std::uint64_t given_count_ = 0;
   std::uint64_t taken_count_ = 0;
   std::uint64_t held_bytes_ = 0;

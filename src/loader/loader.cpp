@@ -22,7 +22,8 @@ namespace {
 
 LogFunction one_at_a_time(LogFunction log) {
   if (!log) return log;
-  return [log = std::move(log), mutex = std::make_shared<std::mutex>()](LogLevel level, std::string_view message) {
+  return [log = std::move(log), mutex = std::make_shared<std::mutex>()](LogLevel level,
+                                                                        std::string_view message) {
     const std::lock_guard lock(*mutex);
     log(level, message);
   };
@@ -33,7 +34,9 @@ LogFunction one_at_a_time(LogFunction log) {
 class Loader::Impl {
  public:
   explicit Impl(LoaderOptions options)
-      : options_(std::move(options)), pool_(std::make_shared<StagingPool>(options_.staging_bytes_max)), log_(one_at_a_time(options_.log)) {}
+      : options_(std::move(options)),
+        pool_(std::make_shared<StagingPool>(options_.staging_bytes_max)),
+        log_(one_at_a_time(options_.log)) {}
 
   std::vector<Device> devices();
   Machine machine(const Device& device);
@@ -98,7 +101,9 @@ Machine Loader::Impl::machine(const Device& device) {
   machine.reader_count_max = options_.reader_count_max;
   machine.piece_bytes_max = options_.piece_bytes_max;
   machine.paths = {
-      {.name = "staged", .usable = true, .reason = gpu->is_host() ? "storage -> host memory" : "storage -> pinned host ring -> " + name},
+      {.name = "staged",
+       .usable = true,
+       .reason = gpu->is_host() ? "storage -> host memory" : "storage -> pinned host ring -> " + name},
       {.name = "gds", .usable = false, .reason = "not built: this version has no GPUDirect Storage path"}};
   return machine;
 }
@@ -125,15 +130,17 @@ std::unique_ptr<Load> Loader::Impl::start(const Checkpoint& checkpoint, const Lo
 
 void Loader::Impl::require_own_process() const {
   if (!is_own_process()) {
-    throw Error(ErrorCode::invalid_request, "this Loader belongs to the parent process; a forked child needs a Loader of its own "
-                                            "(with Python's multiprocessing: use spawn)");
+    throw Error(ErrorCode::invalid_request,
+                "this Loader belongs to the parent process; a forked child needs a Loader of its own "
+                "(with Python's multiprocessing: use spawn)");
   }
 }
 
 Loader::Loader(LoaderOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
 Loader::~Loader() {
-  // In a forked child the threads exist only in the parent and the driver may not be touched: left to the end of the process.
+  // In a forked child the threads exist only in the parent and the driver may not be touched: left to the end
+  // of the process.
   if (!impl_->is_own_process()) static_cast<void>(impl_.release());
 }
 

@@ -17,7 +17,8 @@ namespace {
 constexpr std::uint64_t staging_bytes_floor = 2ULL << 20;
 
 bool fits(const Staging& staging, const StagingRequest& request) {
-  return staging.gpu == request.gpu && staging.ring->shape() == request.shape && staging.reader_count == request.reader_count;
+  return staging.gpu == request.gpu && staging.ring->shape() == request.shape &&
+         staging.reader_count == request.reader_count;
 }
 
 std::unique_ptr<Staging> make_staging(const StagingRequest& request) {
@@ -27,8 +28,10 @@ std::unique_ptr<Staging> make_staging(const StagingRequest& request) {
   staging->stream = request.gpu->open_stream();
   staging->reader_count = request.reader_count;
   staging->fallbacks = std::make_shared<Fallbacks>();
-  staging->queue = std::make_unique<LocalQueue>(LocalQueueOptions{
-      .reader_count = request.reader_count, .io_uring = request.io_uring, .staging = {}, .fallbacks = staging->fallbacks});
+  staging->queue = std::make_unique<LocalQueue>(LocalQueueOptions{.reader_count = request.reader_count,
+                                                                  .io_uring = request.io_uring,
+                                                                  .staging = {},
+                                                                  .fallbacks = staging->fallbacks});
   return staging;
 }
 
@@ -36,9 +39,10 @@ std::unique_ptr<Staging> make_staging(const StagingRequest& request) {
 
 Error StagingPool::all_lent_locked() const {
   return {ErrorCode::out_of_memory,
-          fmt::format("{} of the staging budget of {} is in use by other loads of this Loader; finish one or raise "
-                      "staging_bytes_max",
-                      bytes_text(lent_bytes_), bytes_text(bytes_max_))};
+          fmt::format(
+              "{} of the staging budget of {} is in use by other loads of this Loader; finish one or raise "
+              "staging_bytes_max",
+              bytes_text(lent_bytes_), bytes_text(bytes_max_))};
 }
 
 std::uint64_t StagingPool::available_bytes() const {

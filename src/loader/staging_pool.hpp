@@ -1,5 +1,6 @@
-// What a load needs to stage bytes: ring, read queue and copy stream of one device. Dear to make, so the Loader keeps them between
-// loads and lends one to each load; the memory of all rings together stays within the budget.
+// What a load needs to stage bytes: ring, read queue and copy stream of one device. Dear to make, so the
+// Loader keeps them between loads and lends one to each load; the memory of all rings together stays within
+// the budget.
 #pragma once
 
 #include <inrush/error.hpp>
@@ -38,7 +39,8 @@ class StagingPool {
  public:
   explicit StagingPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Bytes that a further load may stage in; idle ones count as free. Throws out_of_memory where other loads leave too little.
+  // Bytes that a further load may stage in; idle ones count as free. Throws out_of_memory where other loads
+  // leave too little.
   [[nodiscard]] std::uint64_t available_bytes() const;
   // Throws out_of_memory where the budget is in use by other loads.
   [[nodiscard]] std::unique_ptr<Staging> lend(const StagingRequest& request);

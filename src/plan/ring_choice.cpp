@@ -14,8 +14,10 @@ namespace inrush::engine {
 
 namespace {
 
-// Measured on an H200 with 16 CPUs (limits.md): 12 readers x 8 MiB x 2 slots 53.9 GB/s, x 4 MiB 53.4, x 1
-// MiB 48.8. With one to four CPUs, 2 MiB x 3 slots were as good, and the ring stays in their caches.
+// Measured on H200 machines with 16 CPUs, 12 readers x 2 slots, in one run each: pieces of 4 MiB 0.87 to 0.91
+// of the pinned limit on every one of them; 8 MiB 0.85 to 0.88 on a quiet one and 0.64 to 0.80 where
+// neighbours share the last-level cache, which a ring of 192 MiB leaves; 2 MiB 0.83. With one to four CPUs, 2
+// MiB x 3 slots were as good, and the ring stays in their caches.
 constexpr std::uint32_t few_cpus_max = 4;
 constexpr std::uint64_t few_cpus_piece_bytes = 2ULL << 20;
 constexpr std::uint32_t few_cpus_slots_per_reader = 3;
@@ -27,12 +29,13 @@ constexpr std::uint64_t piece_bytes_floor = 1ULL << 20;
 // One read(2) moves at most 2 GiB less a page.
 constexpr std::uint64_t piece_bytes_ceiling = 1ULL << 30;
 constexpr std::uint64_t block_bytes = 4096;
-// Slots fill whole huge pages or divide one: the device then maps them by 2 MiB, and its copies run at 53.6 GB/s. Slots of 8 MiB
-// and two blocks held them at 48.3 (H200, 12 readers).
+// Slots fill whole huge pages or divide one: pages are faulted and pinned as wholes, and no slot takes a page
+// more than it uses.
 constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
 
 std::uint64_t slot_bytes_of_window(std::uint64_t window_bytes) {
-  return window_bytes <= huge_page_bytes ? std::bit_ceil(window_bytes) : round_up(window_bytes, huge_page_bytes);
+  return window_bytes <= huge_page_bytes ? std::bit_ceil(window_bytes)
+                                         : round_up(window_bytes, huge_page_bytes);
 }
 
 // What a read by whole blocks takes.
@@ -64,13 +67,15 @@ RingChoice within_budget(RingChoice ring, std::uint64_t staging_bytes_max) {
                 fmt::format("the staging budget of {} has no room for two slots: allow at least {}",
                             bytes_text(staging_bytes_max), bytes_text(2 * block_bytes)));
   }
-  ring.piece_bytes = half_bytes < huge_page_bytes ? std::bit_floor(half_bytes) : round_down(half_bytes, huge_page_bytes);
+  ring.piece_bytes =
+      half_bytes < huge_page_bytes ? std::bit_floor(half_bytes) : round_down(half_bytes, huge_page_bytes);
   return ring;
 }
 
 }  // namespace
 
-// Pieces are cut at multiples of their size, so only sizes that are not whole blocks reach into a further one.
+// Pieces are cut at multiples of their size, so only sizes that are not whole blocks reach into a further
+// one.
 std::uint64_t slot_bytes_for(std::uint64_t piece_bytes) {
   const bool is_whole = piece_bytes % block_bytes == 0;
   return slot_bytes_of_window(is_whole ? piece_bytes : round_up(piece_bytes, block_bytes) + block_bytes);

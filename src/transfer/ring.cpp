@@ -6,7 +6,7 @@ namespace inrush::engine {
 
 namespace {
 
-// The device maps pinned memory by huge pages where whole ones are pinned at once; a copy may not cross two registrations.
+// Slots smaller than a huge page are pinned together with those that share it: a page is registered once.
 constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
 
 }  // namespace
@@ -43,7 +43,8 @@ void Ring::report_refusals(Fallbacks& fallbacks) const {
 }
 
 std::uint64_t Ring::pinned_bytes() const noexcept {
-  const auto count = std::count_if(pins_.begin(), pins_.end(), [](const auto& pin) { return pin != nullptr; });
+  const auto count =
+      std::count_if(pins_.begin(), pins_.end(), [](const auto& pin) { return pin != nullptr; });
   return std::min<std::uint64_t>(static_cast<std::uint64_t>(count) * group_bytes(), pages_.bytes().size());
 }
 

@@ -1,5 +1,6 @@
-// The staging ring: slots of huge-page host memory. A slot is faulted by its first read and pinned at its first copy, so a small
-// model pays for the slots that it uses. Kept alive by its lease and by every read that targets it.
+// The staging ring: slots of huge-page host memory. A slot is faulted by its first read and pinned at its
+// first copy, so a small model pays for the slots that it uses. Kept alive by its lease and by every read
+// that targets it.
 #pragma once
 
 #include "base/fallbacks.hpp"
@@ -30,7 +31,8 @@ class Ring {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return pages_.bytes(); }
   // The slot's memory, which from now on counts as used.
   [[nodiscard]] std::span<std::byte> use_slot(std::uint32_t index) noexcept;
-  // Pins the slot, with those that share its huge page, on its first call. After a refusal the ring stays as it is: copies from it are slower, not wrong.
+  // Pins the slot, with those that share its huge page, on its first call. After a refusal the ring stays as
+  // it is: copies from it are slower, not wrong.
   void pin_slot(std::uint32_t index, Gpu& gpu);
   // Records what was refused: huge pages, pinned memory. For each load that uses the ring.
   void report_refusals(Fallbacks& fallbacks) const;
@@ -44,9 +46,10 @@ class Ring {
 
   RingShape shape_;
   HostPages pages_;
-  std::vector<bool> used_;        // by slot
+  std::vector<bool> used_;   // by slot
   std::string pin_refusal_;  // empty: none so far
-  std::vector<std::shared_ptr<void>> pins_;  // by group of slots that share a huge page; released before pages_
+  std::vector<std::shared_ptr<void>>
+      pins_;  // by group of slots that share a huge page; released before pages_
 };
 
 }  // namespace inrush::engine

@@ -33,7 +33,8 @@ namespace {
 
 // How long a wait may last before cancel and deadline are looked at again; cancel promises 200 ms.
 constexpr auto stop_poll = 20ms;
-// The same while copies are under way, whose end frees slots. Reads complete every 0.2 ms at full speed, so this is for slow storage.
+// The same while copies are under way, whose end frees slots. Reads complete every 0.2 ms at full speed, so
+// this is for slow storage.
 constexpr auto copy_poll = 1ms;
 // After a cancel or a deadline reads get this long to return before they are left behind.
 constexpr auto drain_grace = 100ms;
@@ -46,10 +47,11 @@ struct Slot {
   Work work;
   ReadMode mode = ReadMode::buffered;
   bool in_place = false;
-  std::uint64_t read_offset = 0;  // file position of target[0]: the piece's own, rounded down for direct reads
-  std::uint64_t need_bytes = 0;   // until the end of the piece
+  std::uint64_t read_offset =
+      0;                         // file position of target[0]: the piece's own, rounded down for direct reads
+  std::uint64_t need_bytes = 0;  // until the end of the piece
   std::uint64_t filled_bytes = 0;
-  std::span<std::byte> target;    // as long as the read may be
+  std::span<std::byte> target;  // as long as the read may be
   std::uint32_t stalled_attempts = 0;
   Arrival arrival;
   std::uint64_t ticket = 0;
@@ -62,22 +64,29 @@ bool is_one_run(const Piece& piece, std::span<const Segment> segments) {
 
 Route route_of(ReadMode mode, bool in_place) {
   switch (mode) {
-    case ReadMode::buffered: return in_place ? Route::cached_place : Route::cached_ring;
-    case ReadMode::populate: return in_place ? Route::populated_place : Route::populated_ring;
-    case ReadMode::direct: break;
+    case ReadMode::buffered:
+      return in_place ? Route::cached_place : Route::cached_ring;
+    case ReadMode::populate:
+      return in_place ? Route::populated_place : Route::populated_ring;
+    case ReadMode::direct:
+      break;
   }
   return Route::direct_ring;
 }
 
-// Errors of a direct read that say "not this way" rather than "the data is lost". EFAULT: fixed buffers of some kernels (liburing#994).
-bool refuses_direct(int error) { return error == EINVAL || error == EOPNOTSUPP || error == EFAULT || error == ENOTTY; }
+// Errors of a direct read that say "not this way" rather than "the data is lost". EFAULT: fixed buffers of
+// some kernels (liburing#994).
+bool refuses_direct(int error) {
+  return error == EINVAL || error == EOPNOTSUPP || error == EFAULT || error == ENOTTY;
+}
 
 // One run() of the path.
 class StagedRun {
  public:
   StagedRun(StagedParts& parts, const Plan& plan, TransferSink& sink)
       : parts_(parts), plan_(plan), sink_(sink), slots_(parts.ring->shape().slot_count) {
-    for (std::uint32_t index = static_cast<std::uint32_t>(slots_.size()); index > 0; --index) free_.push_back(index - 1);
+    for (std::uint32_t index = static_cast<std::uint32_t>(slots_.size()); index > 0; --index)
+      free_.push_back(index - 1);
   }
 
   void run() {
@@ -99,7 +108,8 @@ class StagedRun {
     retire_copies();
     fill_slots();
     if (reading_count_ > 0) {
-      take_completions(Clock::now() + (copying_.empty() ? Clock::duration(stop_poll) : Clock::duration(copy_poll)));
+      take_completions(Clock::now() +
+                       (copying_.empty() ? Clock::duration(stop_poll) : Clock::duration(copy_poll)));
     } else if (!copying_.empty()) {
       await_copy();
     } else if (sink_.exhausted()) {
@@ -143,8 +153,10 @@ class StagedRun {
     const std::uint32_t alignment = work.file->direct_alignment_bytes();
     if (alignment == 0) {
       refuse_direct(piece.file, work.file->direct_refusal());
-    } else if (alignment > slot_alignment_bytes || read_window(piece, alignment).size_bytes > parts_.ring->shape().slot_bytes) {
-      refuse_direct(piece.file, fmt::format("{}: needs an alignment of {} bytes, more than a slot has", work.file->path(), alignment));
+    } else if (alignment > slot_alignment_bytes ||
+               read_window(piece, alignment).size_bytes > parts_.ring->shape().slot_bytes) {
+      refuse_direct(piece.file, fmt::format("{}: needs an alignment of {} bytes, more than a slot has",
+                                            work.file->path(), alignment));
     } else {
       return true;
     }
@@ -169,7 +181,8 @@ class StagedRun {
     slot.mode = mode;
     slot.filled_bytes = 0;
     slot.stalled_attempts = 0;
-    slot.in_place = mode != ReadMode::direct && slot.work.place_owner != nullptr && is_one_run(piece, segments_of(piece));
+    slot.in_place =
+        mode != ReadMode::direct && slot.work.place_owner != nullptr && is_one_run(piece, segments_of(piece));
     if (mode == ReadMode::direct) {
       if (!std::exchange(read_direct_, true)) parts_.before_direct();
       const ByteRange window = read_window(piece, slot.work.file->direct_alignment_bytes());
@@ -177,8 +190,9 @@ class StagedRun {
       slot.target = parts_.ring->use_slot(index).first(window.size_bytes);
     } else {
       slot.read_offset = piece.offset;
-      slot.target = slot.in_place ? std::span(slot.work.slab + segments_of(piece)[0].slab_offset, piece.size_bytes)
-                                  : parts_.ring->use_slot(index).first(piece.size_bytes);
+      slot.target = slot.in_place
+                        ? std::span(slot.work.slab + segments_of(piece)[0].slab_offset, piece.size_bytes)
+                        : parts_.ring->use_slot(index).first(piece.size_bytes);
     }
     slot.need_bytes = piece.offset + piece.size_bytes - slot.read_offset;
     submit(index);
@@ -220,7 +234,8 @@ class StagedRun {
     continue_read(index, completion.moved_bytes);
   }
 
-  // A short read. A direct one goes on from an aligned offset; where that means no progress, the piece is read another way.
+  // A short read. A direct one goes on from an aligned offset; where that means no progress, the piece is
+  // read another way.
   void continue_read(std::uint32_t index, std::uint64_t moved_bytes) {
     Slot& slot = slots_[index];
     ++slot.arrival.retry_count;
@@ -230,7 +245,8 @@ class StagedRun {
       slot.filled_bytes = round_down(slot.filled_bytes, slot.work.file->direct_alignment_bytes());
       if (slot.filled_bytes <= before) {
         refuse_direct(piece_of(slot).file,
-                      fmt::format("{}: a direct read returned {} bytes, less than its alignment", slot.work.file->path(), moved_bytes));
+                      fmt::format("{}: a direct read returned {} bytes, less than its alignment",
+                                  slot.work.file->path(), moved_bytes));
         return begin(index, ReadMode::populate);
       }
     }
@@ -244,7 +260,8 @@ class StagedRun {
       return submit(index);
     }
     if (slot.mode == ReadMode::direct && refuses_direct(error)) {
-      refuse_direct(piece_of(slot).file, fmt::format("{}: read: {}", slot.work.file->path(), errno_text(error)));
+      refuse_direct(piece_of(slot).file,
+                    fmt::format("{}: read: {}", slot.work.file->path(), errno_text(error)));
       ++slot.arrival.retry_count;
       return begin(index, ReadMode::populate);
     }
@@ -258,8 +275,10 @@ class StagedRun {
   [[nodiscard]] Error ended_early(const Slot& slot) const {
     const Piece& piece = piece_of(slot);
     return {ErrorCode::corrupt_checkpoint,
-            fmt::format("{} {}: the file ends at {}; it was cut short after it was opened, load it again once it is complete",
-                        slot.work.file->path(), range_text(piece.offset, piece.size_bytes), slot.read_offset + slot.filled_bytes)};
+            fmt::format("{} {}: the file ends at {}; it was cut short after it was opened, load it again "
+                        "once it is complete",
+                        slot.work.file->path(), range_text(piece.offset, piece.size_bytes),
+                        slot.read_offset + slot.filled_bytes)};
   }
 
   void start_copy(std::uint32_t index) {

@@ -1,5 +1,6 @@
-// Storage -> staging ring -> device: reads fill slots, each filled slot is copied straight to its final address, and an event of the
-// copy stream guards the slot. On the CPU target a buffered read of a whole run lands in place, without a slot's memory.
+// Storage -> staging ring -> device: reads fill slots, each filled slot is copied straight to its final
+// address, and an event of the copy stream guards the slot. On the CPU target a buffered read of a whole run
+// lands in place, without a slot's memory.
 #pragma once
 
 #include "base/fallbacks.hpp"
@@ -22,7 +23,8 @@ struct StagedParts {
   std::shared_ptr<Ring> ring;
   Fallbacks& fallbacks;
   const StopSignal& stop;
-  std::function<void()> before_direct;  // called once before the first direct read: registers the ring with the queue
+  std::function<void()>
+      before_direct;  // called once before the first direct read: registers the ring with the queue
 };
 
 class StagedPath final : public TransferPath {

@@ -1,4 +1,5 @@
-// A way to bring the pieces of a plan to their slabs. The path asks its sink for work and tells it what has arrived.
+// A way to bring the pieces of a plan to their slabs. The path asks its sink for work and tells it what has
+// arrived.
 #pragma once
 
 #include <inrush/plan.hpp>
@@ -30,14 +31,15 @@ inline constexpr std::size_t route_count = 5;
 struct Work {
   std::uint32_t piece = 0;
   std::shared_ptr<const File> file;
-  std::byte* slab = nullptr;          // device address of the slab's first byte
-  std::shared_ptr<void> place_owner;  // set where reads may land in the slab itself: host memory that this keeps alive
+  std::byte* slab = nullptr;  // device address of the slab's first byte
+  std::shared_ptr<void>
+      place_owner;  // set where reads may land in the slab itself: host memory that this keeps alive
 };
 
 struct Arrival {
   std::uint32_t piece = 0;
   Route route = Route::cached_ring;
-  std::uint64_t read_bytes = 0;   // that reads returned, with alignment and rows that nobody needs
+  std::uint64_t read_bytes = 0;  // that reads returned, with alignment and rows that nobody needs
   std::uint64_t retry_count = 0;
   std::uint64_t read_count = 0;
 };
@@ -46,7 +48,8 @@ struct Arrival {
 class TransferSink {
  public:
   virtual ~TransferSink() = default;
-  // The next piece that may be moved now. Nothing: ask again later, or never if exhausted(). Throws what opening a file throws.
+  // The next piece that may be moved now. Nothing: ask again later, or never if exhausted(). Throws what
+  // opening a file throws.
   [[nodiscard]] virtual std::optional<Work> take() = 0;
   [[nodiscard]] virtual bool exhausted() const = 0;
   // Blocks until take() may have something, at most until `until`.
@@ -62,8 +65,9 @@ class TransferSink {
 class TransferPath {
  public:
   virtual ~TransferPath() = default;
-  // Moves all that the sink hands out. Ends with nothing in flight (orphans apart), however it ends; the first error wins.
-  // Throws storage_failed, corrupt_checkpoint, device_failed, out_of_memory, cancelled, timed_out.
+  // Moves all that the sink hands out. Ends with nothing in flight (orphans apart), however it ends; the
+  // first error wins. Throws storage_failed, corrupt_checkpoint, device_failed, out_of_memory, cancelled,
+  // timed_out.
   virtual void run(const Plan& plan, TransferSink& sink) = 0;
 };
 

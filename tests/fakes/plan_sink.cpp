@@ -30,7 +30,8 @@ std::optional<Work> PlanSink::take() {
   const auto index = static_cast<std::uint32_t>(next_++);
   const Piece& piece = plan_.pieces[index];
   const std::shared_ptr<void>& slab = slabs_[piece.slab];
-  return Work{index, files_[piece.file], static_cast<std::byte*>(slab.get()), gpu_.is_host() ? slab : nullptr};
+  return Work{index, files_[piece.file], static_cast<std::byte*>(slab.get()),
+              gpu_.is_host() ? slab : nullptr};
 }
 
 void PlanSink::arrived(const Arrival& arrival) {
@@ -43,7 +44,8 @@ void PlanSink::arrived(const Arrival& arrival) {
 std::string PlanSink::placed(const Placement& placement) const {
   std::string bytes(placement.size_bytes, '\0');
   if (bytes.empty()) return bytes;
-  const auto* const start = static_cast<const std::byte*>(slabs_[placement.slab].get()) + placement.slab_offset;
+  const auto* const start =
+      static_cast<const std::byte*>(slabs_[placement.slab].get()) + placement.slab_offset;
   gpu_.copy_to_host(start, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }

@@ -1,4 +1,5 @@
-// The sink of the transfer tests: allocates every slab at once, hands out pieces in order, poisons destinations, and counts.
+// The sink of the transfer tests: allocates every slab at once, hands out pieces in order, poisons
+// destinations, and counts.
 #pragma once
 
 #include "gpu/gpu.hpp"

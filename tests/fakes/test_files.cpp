@@ -38,15 +38,18 @@ std::string random_bytes(std::uint64_t size, std::mt19937_64& random) {
 }
 
 std::string header_entry(const TestTensor& tensor, std::uint64_t offset) {
-  std::string entry = "\"" + tensor.name + "\":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) entry += (i > 0 ? "," : "") + std::to_string(tensor.shape[i]);
-  return entry + "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + size_of(tensor)) + "]}";
+  std::string entry =
+      "\"" + tensor.name + "\":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i)
+    entry += (i > 0 ? "," : "") + std::to_string(tensor.shape[i]);
+  return entry + "],\"data_offsets\":[" + std::to_string(offset) + "," +
+         std::to_string(offset + size_of(tensor)) + "]}";
 }
 
 }  // namespace
 
-TestBytes write_safetensors(const std::string& path, const std::vector<TestTensor>& tensors, std::uint64_t seed,
-                            std::uint32_t header_padding) {
+TestBytes write_safetensors(const std::string& path, const std::vector<TestTensor>& tensors,
+                            std::uint64_t seed, std::uint32_t header_padding) {
   std::mt19937_64 random(seed);
   TestBytes contents;
   std::string header = "{";
@@ -62,7 +65,8 @@ TestBytes write_safetensors(const std::string& path, const std::vector<TestTenso
 }
 
 std::vector<TestTensor> mixed_tensors(std::uint64_t total_bytes, std::uint64_t seed) {
-  static constexpr DType dtypes[] = {DType::u8, DType::bf16, DType::f32, DType::f64, DType::f8_e4m3, DType::i8};
+  static constexpr DType dtypes[] = {DType::u8,  DType::bf16,    DType::f32,
+                                     DType::f64, DType::f8_e4m3, DType::i8};
   std::mt19937_64 random(seed);
   std::vector<TestTensor> tensors;
   std::uint64_t bytes = 0;
@@ -70,7 +74,8 @@ std::vector<TestTensor> mixed_tensors(std::uint64_t total_bytes, std::uint64_t s
     TestTensor tensor{.name = "layer." + std::to_string(i), .dtype = dtypes[random() % 6], .shape = {}};
     const std::uint64_t kind = random() % 10;
     if (kind == 0) tensor.shape = {0, 7};
-    if (kind > 1) tensor.shape = {1 + random() % 40, 1 + random() % (total_bytes / 400 + 2)};  // kind 1: a scalar
+    if (kind > 1)
+      tensor.shape = {1 + random() % 40, 1 + random() % (total_bytes / 400 + 2)};  // kind 1: a scalar
     bytes += size_of(tensor);
     tensors.push_back(std::move(tensor));
   }

@@ -22,10 +22,10 @@ struct TestTensor {
 // Tensor name -> its bytes, as they were written.
 using TestBytes = std::map<std::string, std::string>;
 
-// Writes the tensors in the order given, filled with bytes that depend on the seed. `header_padding`: spaces after the header, which
-// move the data start.
-TestBytes write_safetensors(const std::string& path, const std::vector<TestTensor>& tensors, std::uint64_t seed,
-                            std::uint32_t header_padding = 0);
+// Writes the tensors in the order given, filled with bytes that depend on the seed. `header_padding`: spaces
+// after the header, which move the data start.
+TestBytes write_safetensors(const std::string& path, const std::vector<TestTensor>& tensors,
+                            std::uint64_t seed, std::uint32_t header_padding = 0);
 // Tensors of mixed dtypes, odd sizes, empty ones and scalars, `total_bytes` or a little more of data.
 std::vector<TestTensor> mixed_tensors(std::uint64_t total_bytes, std::uint64_t seed);
 

@@ -83,7 +83,8 @@ struct RawDriver::Entries {
   int (*module_load)(void**, const void*);
   int (*module_unload)(void*);
   int (*module_function)(void**, void*, const char*);
-  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                void**);
   int (*stream_create)(void**, unsigned);
   int (*stream_destroy)(void*);
   int (*stream_synchronize)(void*);
@@ -198,7 +199,9 @@ void RawDriver::copy_on(void* stream, std::uint64_t target, std::uint64_t source
   check(entries_->copy_async(target, source, size_bytes, stream), "cuMemcpyDtoDAsync");
 }
 
-void RawDriver::synchronize(void* stream) { check(entries_->stream_synchronize(stream), "cuStreamSynchronize"); }
+void RawDriver::synchronize(void* stream) {
+  check(entries_->stream_synchronize(stream), "cuStreamSynchronize");
+}
 
 void RawDriver::launch(void* function, void* stream, unsigned blocks, void** arguments) {
   check(entries_->launch(function, blocks, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr), "cuLaunchKernel");

@@ -1,4 +1,5 @@
-// A second, plain way to the GPU for the tests: no code of the engine's, so that it can judge what the engine did. One a test.
+// A second, plain way to the GPU for the tests: no code of the engine's, so that it can judge what the engine
+// did. One a test.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,8 @@ std::uint64_t address_of(const Tensor& tensor) { return reinterpret_cast<std::ui
 class RealGpuTest : public testing::Test {
  protected:
   Checkpoint write(std::uint64_t bytes, const std::string& name = "model", std::uint64_t seed = 1) {
-    for (const auto& [tensor, content] : write_safetensors(folder_ / (name + ".safetensors"), mixed_tensors(bytes, seed), seed, 5)) {
+    for (const auto& [tensor, content] :
+         write_safetensors(folder_ / (name + ".safetensors"), mixed_tensors(bytes, seed), seed, 5)) {
       contents_[tensor] = content;
     }
     return discover(folder_ / (name + ".safetensors"));
@@ -62,7 +63,8 @@ class RealGpuTest : public testing::Test {
       const std::uint64_t address = driver_.allocate(size_bytes);
       driver_.fill(address, poison, size_bytes);
       auto* const pointer = reinterpret_cast<void*>(address);
-      return {pointer, std::shared_ptr<void>(pointer, [this, address](void*) { driver_.free(address); }), stream, stream != nullptr};
+      return {pointer, std::shared_ptr<void>(pointer, [this, address](void*) { driver_.free(address); }),
+              stream, stream != nullptr};
     };
   }
 
@@ -76,7 +78,8 @@ TEST_F(RealGpuTest, EveryByteIsEqualOnDeviceAndHost) {
   const auto load = loader_.start(write(300 * mib), request());
   expect_equal(take_all(*load));
   EXPECT_TRUE(load->report().complete);
-  for (const Fallback& fallback : load->report().fallbacks) ADD_FAILURE() << fallback.what << ": " << fallback.reason;
+  for (const Fallback& fallback : load->report().fallbacks)
+    ADD_FAILURE() << fallback.what << ": " << fallback.reason;
 }
 
 TEST_F(RealGpuTest, PoisonedDestinationsAreFilledWhole) {
@@ -93,7 +96,8 @@ TEST_F(RealGpuTest, ColdByODirectAndByPopulating) {
     cold.page_cache = policy;
     const auto load = loader_.start(checkpoint, cold);
     expect_equal(take_all(*load));
-    for (const PathBytes& way : load->report().bytes_by_path) RecordProperty(way.path, std::to_string(way.bytes));
+    for (const PathBytes& way : load->report().bytes_by_path)
+      RecordProperty(way.path, std::to_string(way.bytes));
   }
 }
 
@@ -162,7 +166,8 @@ TEST_F(RealGpuTest, ABlockInUseOnItsOwnersStreamIsNotOverwrittenEarly) {
   };
   const std::vector<Tensor> tensors = take_all(*loader_.start(checkpoint, mine));
   driver_.synchronize(stream);
-  EXPECT_EQ(driver_.count_different(witness, expected, 16 * mib), 0U) << "the block was overwritten while it was read";
+  EXPECT_EQ(driver_.count_different(witness, expected, 16 * mib), 0U)
+      << "the block was overwritten while it was read";
   expect_equal(tensors);
   driver_.free(witness);
   driver_.free(expected);

@@ -90,7 +90,6 @@ TEST(CudaHeader, ResultsHaveTheRealValues) {
 TEST(CudaHeader, FlagsHaveTheRealValues) {
   EXPECT_EQ(cu_register_portable, unsigned{CU_MEMHOSTREGISTER_PORTABLE});
   EXPECT_EQ(cu_stream_non_blocking, unsigned{CU_STREAM_NON_BLOCKING});
-  EXPECT_EQ(cu_event_blocking, unsigned{CU_EVENT_BLOCKING_SYNC});
   EXPECT_EQ(cu_event_no_timing, unsigned{CU_EVENT_DISABLE_TIMING});
   EXPECT_EQ(cu_proc_legacy_stream, std::uint64_t{CU_GET_PROC_ADDRESS_LEGACY_STREAM});
 }

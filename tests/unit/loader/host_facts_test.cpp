@@ -40,8 +40,9 @@ TEST_F(HostFactsTest, CleanFilePagesCountAsFreeAndTmpfsDoesNot) {
   put("/proc/self/cgroup", "0::/app\n");
   put("/sys/fs/cgroup/app/memory.max", std::to_string(4 * gib) + "\n");
   put("/sys/fs/cgroup/app/memory.current", std::to_string(4 * gib) + "\n");
-  put("/sys/fs/cgroup/app/memory.stat", "anon 10\nfile " + std::to_string(3 * gib) + "\nshmem " + std::to_string(1 * gib) +
-                                            "\ninactive_file " + std::to_string(1 * gib) + "\nactive_file " + std::to_string(1 * gib) + "\n");
+  put("/sys/fs/cgroup/app/memory.stat",
+      "anon 10\nfile " + std::to_string(3 * gib) + "\nshmem " + std::to_string(1 * gib) + "\ninactive_file " +
+          std::to_string(1 * gib) + "\nactive_file " + std::to_string(1 * gib) + "\n");
   EXPECT_EQ(read().free_bytes, 2 * gib);
 }
 

@@ -9,13 +9,19 @@
 namespace inrush::engine {
 namespace {
 
-// Three slabs of two tensors, each tensor two pieces that it shares with nobody, and one tensor without bytes.
+// Three slabs of two tensors, each tensor two pieces that it shares with nobody, and one tensor without
+// bytes.
 Plan make_test_plan() {
   Plan plan;
   for (std::uint32_t slab = 0; slab < 3; ++slab) {
-    plan.slabs.push_back({.device = {}, .size_bytes = 1000, .alignment_bytes = 256, .first_piece = slab * 4, .piece_count = 4});
+    plan.slabs.push_back({.device = {},
+                          .size_bytes = 1000,
+                          .alignment_bytes = 256,
+                          .first_piece = slab * 4,
+                          .piece_count = 4});
     for (std::uint32_t i = 0; i < 2; ++i) {
-      plan.placements.push_back({.tensor = plan.placements.size(), .slab = slab, .slab_offset = i * 512, .size_bytes = 400});
+      plan.placements.push_back(
+          {.tensor = plan.placements.size(), .slab = slab, .slab_offset = i * 512, .size_bytes = 400});
       for (int half = 0; half < 2; ++half) {
         plan.pieces.push_back({.file = 0,
                                .offset = plan.pieces.size() * 200,
@@ -45,7 +51,8 @@ TEST(LoadState, GivesEveryPieceOnceInOrder) {
   EXPECT_FALSE(state.take_piece()) << "nothing is allocated";
   allocate_all(state);
   EXPECT_TRUE(state.all_allocated());
-  for (std::uint32_t piece = 0; piece < plan.pieces.size(); ++piece) EXPECT_EQ(state.take_piece()->piece, piece);
+  for (std::uint32_t piece = 0; piece < plan.pieces.size(); ++piece)
+    EXPECT_EQ(state.take_piece()->piece, piece);
   EXPECT_FALSE(state.take_piece());
   EXPECT_TRUE(state.pieces_exhausted());
 }
@@ -96,7 +103,8 @@ TEST(LoadState, APreferredTensorIsReadFirstAndAllocatedBeforeItsTurn) {
   EXPECT_EQ(state.take_piece()->piece, 1U);
   std::set<std::uint32_t> rest;
   while (const auto piece = state.take_piece()) rest.insert(piece->piece);
-  EXPECT_EQ(rest, (std::set<std::uint32_t>{2, 3, 8, 9})) << "also the rest of the slab that was allocated before its turn";
+  EXPECT_EQ(rest, (std::set<std::uint32_t>{2, 3, 8, 9}))
+      << "also the rest of the slab that was allocated before its turn";
   EXPECT_FALSE(state.pieces_exhausted());
 }
 

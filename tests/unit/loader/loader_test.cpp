@@ -28,15 +28,19 @@ class LoaderTest : public testing::TestWithParam<DeviceKind> {
  protected:
   LoaderTest() : cuda_(INRUSH_FAKE_CUDA) {}
 
-  LoaderOptions options() { return {.reader_count_max = 3, .staging_bytes_max = 64 * mib, .cuda_library = INRUSH_FAKE_CUDA}; }
+  LoaderOptions options() {
+    return {.reader_count_max = 3, .staging_bytes_max = 64 * mib, .cuda_library = INRUSH_FAKE_CUDA};
+  }
   Device device() { return {.kind = GetParam(), .index = GetParam() == DeviceKind::cuda ? 1U : 0U}; }
   LoadRequest request() { return {.device = device()}; }
 
   Checkpoint write(std::uint64_t bytes = 2 * mib, int files = 2) {
     for (int i = 0; i < files; ++i) {
-      std::vector<TestTensor> tensors = mixed_tensors(bytes / static_cast<std::uint64_t>(files), static_cast<std::uint64_t>(i));
+      std::vector<TestTensor> tensors =
+          mixed_tensors(bytes / static_cast<std::uint64_t>(files), static_cast<std::uint64_t>(i));
       for (TestTensor& tensor : tensors) tensor.name += "." + std::to_string(i);
-      contents_.merge(write_safetensors(folder_ / ("m" + std::to_string(i) + ".safetensors"), tensors, static_cast<std::uint64_t>(i)));
+      contents_.merge(write_safetensors(folder_ / ("m" + std::to_string(i) + ".safetensors"), tensors,
+                                        static_cast<std::uint64_t>(i)));
     }
     return discover(folder_.path());
   }
@@ -55,7 +59,8 @@ class LoaderTest : public testing::TestWithParam<DeviceKind> {
 
   void expect_equal(Loader& loader, const std::vector<Tensor>& tensors) {
     std::size_t wrong = 0;
-    for (const Tensor& tensor : tensors) wrong += bytes_of(loader, tensor) == contents_.at(tensor.name) ? 0U : 1U;
+    for (const Tensor& tensor : tensors)
+      wrong += bytes_of(loader, tensor) == contents_.at(tensor.name) ? 0U : 1U;
     EXPECT_EQ(wrong, 0U) << "of " << tensors.size();
   }
 
@@ -85,12 +90,16 @@ TEST_P(LoaderTest, LoadsEveryByteAndReportsIt) {
   const Report report = load->report();
   EXPECT_TRUE(report.complete);
   EXPECT_EQ(report.loaded_bytes, checkpoint.size_bytes());
-  const std::uint64_t sum = std::accumulate(report.bytes_by_path.begin(), report.bytes_by_path.end(), std::uint64_t{0},
-                                            [](std::uint64_t all, const PathBytes& way) { return all + way.bytes; });
+  const std::uint64_t sum =
+      std::accumulate(report.bytes_by_path.begin(), report.bytes_by_path.end(), std::uint64_t{0},
+                      [](std::uint64_t all, const PathBytes& way) { return all + way.bytes; });
   EXPECT_EQ(sum, report.loaded_bytes);
-  EXPECT_EQ(report.tensor_count + static_cast<std::uint64_t>(std::count_if(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.size_bytes == 0; })),
+  EXPECT_EQ(report.tensor_count +
+                static_cast<std::uint64_t>(std::count_if(tensors.begin(), tensors.end(),
+                                                         [](const Tensor& t) { return t.size_bytes == 0; })),
             checkpoint.tensor_count());
-  EXPECT_TRUE(report.seconds.open <= report.seconds.headers && report.seconds.first_byte <= report.seconds.last_byte);
+  EXPECT_TRUE(report.seconds.open <= report.seconds.headers &&
+              report.seconds.first_byte <= report.seconds.last_byte);
   EXPECT_GT(report.host_peak_bytes, 0U);
   EXPECT_TRUE(load->done());
   EXPECT_FALSE(load->next());
@@ -151,8 +160,9 @@ TEST_P(LoaderTest, ByNameInAnyOrderAlsoBeyondTheWindow) {
 }
 
 TEST_P(LoaderTest, SubsetsAndSlices) {
-  contents_ = write_safetensors(folder_ / "model.safetensors",
-                                {{"a.w", DType::f32, {40, 30}}, {"a.b", DType::bf16, {30}}, {"c", DType::f4, {6, 8}}}, 3);
+  contents_ = write_safetensors(
+      folder_ / "model.safetensors",
+      {{"a.w", DType::f32, {40, 30}}, {"a.b", DType::bf16, {30}}, {"c", DType::f4, {6, 8}}}, 3);
   Loader loader(options());
   LoadRequest part = request();
   part.only = {"a.*"};
@@ -174,13 +184,18 @@ TEST_P(LoaderTest, MemoryOfTheCaller) {
   const std::thread::id caller = std::this_thread::get_id();
   const FakeCudaLive before = cuda_->live();
   std::uint64_t asked = 0;
-  // The fake GPU's memory is host memory, but only what its driver allocated counts as device memory: only the CPU can be served.
-  mine.allocate = [&](const Device& where, std::uint64_t size_bytes, std::uint64_t alignment_bytes) -> Allocation {
+  // The fake GPU's memory is host memory, but only what its driver allocated counts as device memory: only
+  // the CPU can be served.
+  mine.allocate = [&](const Device& where, std::uint64_t size_bytes,
+                      std::uint64_t alignment_bytes) -> Allocation {
     EXPECT_EQ(std::this_thread::get_id(), caller);
     EXPECT_EQ(where.kind, device().kind);
     ++asked;
     if (GetParam() == DeviceKind::cuda) throw Error(ErrorCode::out_of_memory, "the caller has none");
-    auto block = std::shared_ptr<void>(std::aligned_alloc(alignment_bytes, (size_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes), std::free);
+    auto block =
+        std::shared_ptr<void>(std::aligned_alloc(alignment_bytes, (size_bytes + alignment_bytes - 1) /
+                                                                      alignment_bytes * alignment_bytes),
+                              std::free);
     return {.pointer = block.get(), .owner = block};
   };
   if (GetParam() == DeviceKind::cuda) {
@@ -192,7 +207,8 @@ TEST_P(LoaderTest, MemoryOfTheCaller) {
     const std::vector<Tensor> tensors = take_all(*load);
     EXPECT_EQ(tensors.size(), checkpoint.tensor_count());
     expect_equal(loader, tensors);
-    for (const PathBytes& way : load->report().bytes_by_path) EXPECT_NE(way.path, "page cache -> in place") << "not our memory";
+    for (const PathBytes& way : load->report().bytes_by_path)
+      EXPECT_NE(way.path, "page cache -> in place") << "not our memory";
   }
   EXPECT_GT(asked, 0U);
 }
@@ -202,7 +218,9 @@ TEST_P(LoaderTest, MisalignedMemoryOfTheCallerIsRefused) {
   std::vector<char> block(8 * mib);
   Loader loader(options());
   LoadRequest mine = request();
-  mine.allocate = [&](const Device&, std::uint64_t, std::uint64_t) -> Allocation { return {.pointer = block.data() + 1}; };
+  mine.allocate = [&](const Device&, std::uint64_t, std::uint64_t) -> Allocation {
+    return {.pointer = block.data() + 1};
+  };
   EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, mine)); }), ErrorCode::invalid_request);
 }
 
@@ -210,13 +228,15 @@ TEST_P(LoaderTest, AFileThatChangedSinceDiscoveryIsRefused) {
   const Checkpoint checkpoint = write();
   write_safetensors(folder_ / "m1.safetensors", {{"x", DType::u8, {5}}}, 1);
   Loader loader(options());
-  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, request())); }), ErrorCode::corrupt_checkpoint);
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, request())); }),
+            ErrorCode::corrupt_checkpoint);
   std::filesystem::remove(folder_ / "m1.safetensors");
   EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, request())); }), ErrorCode::not_found);
 }
 
 TEST_P(LoaderTest, AFileThatChangesDuringTheLoadEndsItAndNamesTheSuspects) {
-  contents_ = write_safetensors(folder_ / "model.safetensors", {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
+  contents_ = write_safetensors(folder_ / "model.safetensors",
+                                {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
   Loader loader(options());
   LoadRequest bounded = request();
   bounded.window_bytes_max = 4 * mib;
@@ -234,7 +254,8 @@ TEST_P(LoaderTest, AFileThatChangesDuringTheLoadEndsItAndNamesTheSuspects) {
 }
 
 TEST_P(LoaderTest, AFileCutShortDuringTheLoadIsAnErrorNotACrash) {
-  contents_ = write_safetensors(folder_ / "model.safetensors", {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
+  contents_ = write_safetensors(folder_ / "model.safetensors",
+                                {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
   Loader loader(options());
   LoadRequest bounded = request();
   bounded.window_bytes_max = 4 * mib;
@@ -267,7 +288,8 @@ TEST_P(LoaderTest, CancelAndDeadline) {
   bounded.deadline = 1ns;
   const auto late = loader.start(checkpoint, bounded);
   EXPECT_EQ(code_of([&] { static_cast<void>(take_all(*late)); }), ErrorCode::timed_out);
-  EXPECT_EQ(take_all(*loader.start(checkpoint, request())).size(), checkpoint.tensor_count()) << "the Loader is as good as new";
+  EXPECT_EQ(take_all(*loader.start(checkpoint, request())).size(), checkpoint.tensor_count())
+      << "the Loader is as good as new";
 }
 
 TEST_P(LoaderTest, SeveralLoadsAtOnceWithinTheBudget) {
@@ -293,7 +315,8 @@ TEST_P(LoaderTest, AForkedChildIsToldToUseItsOwn) {
   auto load = loader->start(checkpoint, bounded);
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool refused = code_of([&] { static_cast<void>(loader->start(checkpoint, request())); }) == ErrorCode::invalid_request &&
+    const bool refused = code_of([&] { static_cast<void>(loader->start(checkpoint, request())); }) ==
+                             ErrorCode::invalid_request &&
                          code_of([&] { static_cast<void>(load->next()); }) == ErrorCode::invalid_request;
     load.reset();    // neither waits for threads that are not there
     loader.reset();  // nor touches the driver
@@ -309,7 +332,8 @@ TEST_P(LoaderTest, ManyShardsUnderFewDescriptors) {
   constexpr int shard_count = 600;
   for (int i = 0; i < shard_count; ++i) {
     const std::string name = "t" + std::to_string(i);
-    contents_.merge(write_safetensors(folder_ / (name + ".safetensors"), {{name, DType::u8, {3000}}}, static_cast<std::uint64_t>(i)));
+    contents_.merge(write_safetensors(folder_ / (name + ".safetensors"), {{name, DType::u8, {3000}}},
+                                      static_cast<std::uint64_t>(i)));
   }
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -359,14 +383,18 @@ TEST_P(LoaderTest, CopyToHostStaysInsideTheTensor) {
   const std::vector<Tensor> tensors = take_all(*loader.start(checkpoint, request()));
   std::vector<std::byte> target(tensors[0].size_bytes + 1);
   EXPECT_EQ(code_of([&] { loader.copy_to_host(tensors[0], 0, target); }), ErrorCode::invalid_request);
-  EXPECT_EQ(code_of([&] { loader.copy_to_host(tensors[0], tensors[0].size_bytes + 1, {}); }), ErrorCode::invalid_request);
+  EXPECT_EQ(code_of([&] { loader.copy_to_host(tensors[0], tensors[0].size_bytes + 1, {}); }),
+            ErrorCode::invalid_request);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, LoaderTest, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
-                         [](const auto& tested) { return tested.param == DeviceKind::cpu ? "Cpu" : "FakeCuda"; });
+                         [](const auto& tested) {
+                           return tested.param == DeviceKind::cpu ? "Cpu" : "FakeCuda";
+                         });
 
 using GpuLoaderTest = LoaderTest;
-INSTANTIATE_TEST_SUITE_P(Device, GpuLoaderTest, testing::Values(DeviceKind::cuda), [](const auto&) { return "FakeCuda"; });
+INSTANTIATE_TEST_SUITE_P(Device, GpuLoaderTest, testing::Values(DeviceKind::cuda),
+                         [](const auto&) { return "FakeCuda"; });
 
 TEST_P(GpuLoaderTest, OutOfMemoryHalfWayFreesAll) {
   const Checkpoint checkpoint = write(8 * mib);
@@ -394,10 +422,12 @@ TEST_P(GpuLoaderTest, AbsentDevicesAreNamed) {
   Loader loader(options());
   const Checkpoint checkpoint = write();
   EXPECT_EQ(loader.devices().size(), 3U) << "two GPUs and the CPU";
-  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, {.device = parse_device("cuda:7")})); }), ErrorCode::environment_unfit);
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, {.device = parse_device("cuda:7")})); }),
+            ErrorCode::environment_unfit);
   Loader without(LoaderOptions{.cuda_library = "libcuda-that-is-not-there.so.1"});
   EXPECT_EQ(without.devices().size(), 1U);
-  EXPECT_EQ(code_of([&] { static_cast<void>(without.start(checkpoint, request())); }), ErrorCode::environment_unfit);
+  EXPECT_EQ(code_of([&] { static_cast<void>(without.start(checkpoint, request())); }),
+            ErrorCode::environment_unfit);
 }
 
 TEST_P(GpuLoaderTest, ALoaderWithoutAFreeBudgetSaysSo) {

@@ -164,7 +164,8 @@ void check_plan(const Checkpoint& checkpoint, const Plan& plan, const Machine& m
     read_bytes += piece.size_bytes;
     EXPECT_GT(piece.size_bytes, 0U);
     EXPECT_LE(piece.size_bytes, machine.piece_bytes_max);
-    EXPECT_LE((piece.offset + piece.size_bytes + 4095) / 4096 * 4096 - piece.offset / 4096 * 4096, plan.slot_bytes);
+    EXPECT_LE((piece.offset + piece.size_bytes + 4095) / 4096 * 4096 - piece.offset / 4096 * 4096,
+              plan.slot_bytes);
     EXPECT_GE(piece.offset, checkpoint.files()[piece.file].data_offset);
     EXPECT_LE(piece.offset + piece.size_bytes, checkpoint.files()[piece.file].identity.size_bytes);
     EXPECT_EQ(piece.first_segment, next_segment);

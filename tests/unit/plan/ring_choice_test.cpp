@@ -20,8 +20,8 @@ Machine with_cpus(std::uint32_t cpu_count) {
 }  // namespace
 
 TEST(RingChoice, FollowsTheMeasuredSweep) {
-  EXPECT_EQ(choose_ring(with_cpus(16), long_load_bytes), (RingChoice{12, 24, 8 * mib}));
-  EXPECT_EQ(choose_ring(with_cpus(8), long_load_bytes), (RingChoice{8, 16, 8 * mib}));
+  EXPECT_EQ(choose_ring(with_cpus(16), long_load_bytes), (RingChoice{12, 24, 4 * mib}));
+  EXPECT_EQ(choose_ring(with_cpus(8), long_load_bytes), (RingChoice{8, 16, 4 * mib}));
   EXPECT_EQ(choose_ring(with_cpus(4), long_load_bytes), (RingChoice{4, 12, 2 * mib}));
   EXPECT_EQ(choose_ring(with_cpus(1), long_load_bytes), (RingChoice{1, 3, 2 * mib}));
 }
@@ -44,10 +44,10 @@ TEST(RingChoice, ShortLoadsHaveSmallerPieces) {
 
 TEST(RingChoice, GivesUpSlotsThenReadersThenPieceSize) {
   Machine machine = with_cpus(16);
-  machine.staging_bytes_max = 160 * mib;
-  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{12, 20, 8 * mib}));
-  machine.staging_bytes_max = 41 * mib;
-  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{4, 5, 8 * mib}));
+  machine.staging_bytes_max = 80 * mib;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{12, 20, 4 * mib}));
+  machine.staging_bytes_max = 21 * mib;
+  EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{4, 5, 4 * mib}));
   machine.staging_bytes_max = 4 * mib + 100;
   EXPECT_EQ(choose_ring(machine, long_load_bytes), (RingChoice{1, 2, 2 * mib}));
   machine.staging_bytes_max = 8192;
