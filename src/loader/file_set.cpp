@@ -2,6 +2,7 @@
 
 #include <inrush/error.hpp>
 
+#include "base/text.hpp"
 #include "checkpoint/header_bytes.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +18,9 @@ FileStatus status_of(const FileIdentity& identity) {
 }
 
 Error changed(const std::string& path, std::string_view when) {
-  return {ErrorCode::corrupt_checkpoint,
-          fmt::format("{}: the file changed {}; load it again once nobody writes to it", path, when)};
+  return {
+      ErrorCode::corrupt_checkpoint,
+      fmt::format("{}: the file changed {}; load it again once nobody writes to it", printable(path), when)};
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ LoadImpl::LoadImpl(LoadParts parts)
       stop_(deadline_of(parts_)),
       report_(parts_.start),
       files_(*parts_.store, parts_.checkpoint, pieces_by_file(parts_.plan, parts_.checkpoint.files().size())),
-      state_(parts_.plan, parts_.request.window_bytes_max) {}
+      state_(std::make_unique<LoadState>(parts_.plan, parts_.request.window_bytes_max)) {}
 
 LoadImpl::~LoadImpl() {
   if (::getpid() != pid_) {
@@ -59,6 +59,8 @@ LoadImpl::~LoadImpl() {
     // end of the process.
     if (path_thread_.joinable()) path_thread_.detach();
     static_cast<void>(staging_.release());
+    // Destroying a condition variable waits for its waiters, and the parent's thread never leaves here.
+    static_cast<void>(state_.release());
     return;
   }
   stop_.cancel();
@@ -78,7 +80,7 @@ void LoadImpl::begin() {
   report_.end_stage(&Stages::plan, parts_.plan_seconds);
   if (parts_.plan.pieces.empty()) {  // nothing to read: no ring, no thread
     report_.end_stage(&Stages::last_byte);
-    return state_.ended(nullptr);
+    return state_->ended(nullptr);
   }
   files_.open_first();
   report_.end_stage(&Stages::open, parts_.plan_seconds + files_.open_seconds());
@@ -104,16 +106,16 @@ void LoadImpl::run_path() noexcept {
                      .before_direct = [this] { register_ring(); }});
     path.run(parts_.plan, *this);
     report_.end_stage(&Stages::last_byte);
-    state_.ended(nullptr);
+    state_->ended(nullptr);
   } catch (const Error& error) {
     report_.set_suspects(taken_tensors_of_changed_file());
     if (error.code() == ErrorCode::device_failed) staging_is_spoilt_ = true;
-    state_.ended(std::make_exception_ptr(error.within("load " + parts_.checkpoint.path())));
+    state_->ended(std::make_exception_ptr(error.within("load " + parts_.checkpoint.path())));
   } catch (const std::bad_alloc&) {
-    state_.ended(
+    state_->ended(
         std::make_exception_ptr(Error(ErrorCode::out_of_memory, "host memory ran out during the load")));
   } catch (const std::exception& error) {
-    state_.ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
+    state_->ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
   }
 }
 
@@ -123,15 +125,23 @@ void LoadImpl::register_ring() {
 }
 
 std::optional<Work> LoadImpl::take() {
-  const std::optional<LoadState::PieceToRead> piece = state_.take_piece();
+  const std::optional<LoadState::PieceToRead> piece = state_->take_piece();
   if (!piece) return std::nullopt;
   return Work{piece->piece, files_.acquire(parts_.plan.pieces[piece->piece].file), piece->slab,
               piece->place_owner};
 }
 
-bool LoadImpl::exhausted() const { return state_.pieces_exhausted(); }
+bool LoadImpl::exhausted() const { return state_->pieces_exhausted(); }
 
-void LoadImpl::wait_for_work(Clock::time_point until) { state_.wait_for_piece(until); }
+void LoadImpl::wait_for_work(Clock::time_point until) { state_->wait_for_piece(until); }
+
+std::string LoadImpl::describe(std::uint32_t piece) const {
+  const Piece& read = parts_.plan.pieces[piece];
+  const TensorInfo first = parts_.checkpoint.tensor(parts_.plan.placements[read.first_placement].tensor);
+  const std::string more =
+      read.placement_count > 1 ? fmt::format(" and {} more", read.placement_count - 1) : std::string();
+  return fmt::format("tensor \"{}\"{}", printable(first.name), more);
+}
 
 void LoadImpl::first_byte() { report_.end_stage(&Stages::first_byte); }
 
@@ -139,7 +149,7 @@ void LoadImpl::arrived(const Arrival& arrival) {
   const Piece& piece = parts_.plan.pieces[arrival.piece];
   report_.add(arrival, payload_bytes(parts_.plan, piece));
   files_.release(piece.file);
-  report_.add_tensors(state_.arrived(arrival.piece));
+  report_.add_tensors(state_->arrived(arrival.piece));
 }
 
 void LoadImpl::orphaned(std::uint64_t count) noexcept {
@@ -152,7 +162,7 @@ std::vector<std::string> LoadImpl::taken_tensors_of_changed_file() const {
   if (!files_.changed_file()) return names;
   for (std::uint32_t i = 0; i < parts_.plan.placements.size(); ++i) {
     const TensorInfo tensor = parts_.checkpoint.tensor(parts_.plan.placements[i].tensor);
-    if (tensor.file == *files_.changed_file() && state_.is_taken(i)) names.emplace_back(tensor.name);
+    if (tensor.file == *files_.changed_file() && state_->is_taken(i)) names.emplace_back(tensor.name);
   }
   return names;
 }
@@ -194,19 +204,19 @@ void LoadImpl::require_own_process() const {
 
 void LoadImpl::allocate_in_window() {
   std::uint32_t allocated_count = 0;
-  while (const std::optional<std::uint32_t> slab = state_.slab_to_allocate()) {
+  while (const std::optional<std::uint32_t> slab = state_->slab_to_allocate()) {
     if (++allocated_count > slabs_ahead) std::this_thread::sleep_for(allocation_pause);
     allocate_slab(*slab);
   }
-  if (state_.all_allocated()) report_.end_stage(&Stages::allocate);
+  if (state_->all_allocated()) report_.end_stage(&Stages::allocate);
 }
 
 void LoadImpl::allocate_slab(std::uint32_t slab) {
   try {
-    state_.allocated(slab, allocate_memory(parts_.plan.slabs[slab]));
+    state_->allocated(slab, allocate_memory(parts_.plan.slabs[slab]));
   } catch (...) {
     stop_.cancel();
-    state_.fail(std::current_exception());  // what next() says from now on
+    state_->fail(std::current_exception());  // what next() says from now on
     throw;
   }
 }
@@ -240,29 +250,29 @@ std::optional<Tensor> LoadImpl::next_until(Clock::time_point until) {
   require_own_process();
   while (true) {
     allocate_in_window();
-    if (std::optional<LoadState::Taken> taken = state_.take_next()) return make_tensor(*taken);
-    if (state_.finished()) {
+    if (std::optional<LoadState::Taken> taken = state_->take_next()) return make_tensor(*taken);
+    if (state_->finished()) {
       settle();
       return std::nullopt;
     }
     if (Clock::now() >= until) return std::nullopt;
-    state_.wait_for_next(until);
+    state_->wait_for_next(until);
   }
 }
 
 Tensor LoadImpl::get(std::string_view name) {
   require_own_process();
   const std::uint32_t placement = placement_of(name);
-  if (state_.is_taken(placement)) {
+  if (state_->is_taken(placement)) {
     throw Error(ErrorCode::invalid_request,
                 fmt::format("tensor \"{}\" was handed out already", printable(name)));
   }
   const Placement& place = parts_.plan.placements[placement];
-  if (place.size_bytes > 0 && !state_.is_allocated(place.slab)) allocate_slab(place.slab);
-  if (place.size_bytes > 0) state_.prefer(placement);
+  if (place.size_bytes > 0 && !state_->is_allocated(place.slab)) allocate_slab(place.slab);
+  if (place.size_bytes > 0) state_->prefer(placement);
   while (true) {
-    if (std::optional<LoadState::Taken> taken = state_.take(placement)) return make_tensor(*taken);
-    state_.wait_for(placement, Clock::time_point::max());
+    if (std::optional<LoadState::Taken> taken = state_->take(placement)) return make_tensor(*taken);
+    state_->wait_for(placement, Clock::time_point::max());
   }
 }
 
@@ -302,7 +312,7 @@ Tensor LoadImpl::make_tensor(const LoadState::Taken& taken) const {
   return tensor;
 }
 
-bool LoadImpl::done() const { return state_.all_taken(); }
+bool LoadImpl::done() const { return state_->all_taken(); }
 
 void LoadImpl::cancel() noexcept { stop_.cancel(); }
 

@@ -61,6 +61,7 @@ class LoadImpl final : public Load, private TransferSink {
   std::optional<Work> take() override;
   bool exhausted() const override;
   void wait_for_work(Clock::time_point until) override;
+  std::string describe(std::uint32_t piece) const override;
   void first_byte() override;
   void arrived(const Arrival& arrival) override;
   void orphaned(std::uint64_t count) noexcept override;
@@ -86,7 +87,7 @@ class LoadImpl final : public Load, private TransferSink {
   Fallbacks fallbacks_;
   LoadReport report_;
   FileSet files_;
-  LoadState state_;
+  std::unique_ptr<LoadState> state_;  // apart, so that a forked child can leave it
   std::unique_ptr<Staging> staging_;
   bool staging_is_spoilt_ = false;  // set by the path's thread, read after it was joined
   std::thread path_thread_;

@@ -75,14 +75,13 @@ std::string choose_path(PathPreference preference, const Machine& machine) {
   return fastest_path(machine);
 }
 
-PageCacheChoice choose_page_cache(PageCachePolicy policy, std::uint64_t read_bytes, const Machine& machine) {
+PageCacheChoice choose_page_cache(PageCachePolicy policy, std::uint64_t host_bytes, const Machine& machine) {
   if (policy != PageCachePolicy::automatic) return {policy, "asked for"};
   // The next start is what people wait for, so pages stay where they do not push anything out.
-  const bool fits = read_bytes + read_bytes / 10 <= machine.host_free_bytes;
-  return {
-      fits ? PageCachePolicy::keep : PageCachePolicy::bypass,
-      fmt::format("automatic: {} to read and 10 % {} the {} of host memory that is free",
-                  bytes_text(read_bytes), fits ? "fit in" : "exceed", bytes_text(machine.host_free_bytes))};
+  const bool fits = host_bytes + host_bytes / 10 <= machine.host_free_bytes;
+  return {fits ? PageCachePolicy::keep : PageCachePolicy::bypass,
+          fmt::format("automatic: {} and 10 % {} the {} of host memory that is free", bytes_text(host_bytes),
+                      fits ? "fit in" : "exceed", bytes_text(machine.host_free_bytes))};
 }
 
 }  // namespace inrush::engine

@@ -19,7 +19,8 @@ struct PageCacheChoice {
   std::string rule;
 };
 
-[[nodiscard]] PageCacheChoice choose_page_cache(PageCachePolicy policy, std::uint64_t read_bytes,
+// `host_bytes`: what the load would take of the host's memory if the pages were kept.
+[[nodiscard]] PageCacheChoice choose_page_cache(PageCachePolicy policy, std::uint64_t host_bytes,
                                                 const Machine& machine);
 
 }  // namespace inrush::engine

@@ -29,8 +29,10 @@ Plan make_plan(const Checkpoint& checkpoint, const LoadRequest& request, const M
   engine::fit_ring(ring, plan);
   for (const Piece& piece : plan.pieces) plan.read_bytes += piece.size_bytes;
 
-  engine::PageCacheChoice page_cache =
-      engine::choose_page_cache(request.page_cache, plan.read_bytes, machine);
+  // On the CPU the tensors take host memory beside the pages that are kept.
+  const bool is_host = request.device.kind == DeviceKind::cpu;
+  engine::PageCacheChoice page_cache = engine::choose_page_cache(
+      request.page_cache, plan.read_bytes + (is_host ? plan.loaded_bytes : 0), machine);
   plan.page_cache = page_cache.policy;
   plan.page_cache_rule = std::move(page_cache.rule);
   return plan;

@@ -156,7 +156,7 @@ class StagedRun {
     } else if (alignment > slot_alignment_bytes ||
                read_window(piece, alignment).size_bytes > parts_.ring->shape().slot_bytes) {
       refuse_direct(piece.file, fmt::format("{}: needs an alignment of {} bytes, more than a slot has",
-                                            work.file->path(), alignment));
+                                            printable(work.file->path()), alignment));
     } else {
       return true;
     }
@@ -246,7 +246,7 @@ class StagedRun {
       if (slot.filled_bytes <= before) {
         refuse_direct(piece_of(slot).file,
                       fmt::format("{}: a direct read returned {} bytes, less than its alignment",
-                                  slot.work.file->path(), moved_bytes));
+                                  printable(slot.work.file->path()), moved_bytes));
         return begin(index, ReadMode::populate);
       }
     }
@@ -261,24 +261,26 @@ class StagedRun {
     }
     if (slot.mode == ReadMode::direct && refuses_direct(error)) {
       refuse_direct(piece_of(slot).file,
-                    fmt::format("{}: read: {}", slot.work.file->path(), errno_text(error)));
+                    fmt::format("{}: read: {}", printable(slot.work.file->path()), errno_text(error)));
       ++slot.arrival.retry_count;
       return begin(index, ReadMode::populate);
     }
-    const Piece& piece = piece_of(slot);
     throw Error(ErrorCode::storage_failed,
-                fmt::format("{} {}: read: {}; check the disk or the mount", slot.work.file->path(),
-                            range_text(piece.offset, piece.size_bytes), errno_text(error)),
+                fmt::format("{}: read: {}; check the disk or the mount", place_of(slot), errno_text(error)),
                 error);
   }
 
   [[nodiscard]] Error ended_early(const Slot& slot) const {
-    const Piece& piece = piece_of(slot);
     return {ErrorCode::corrupt_checkpoint,
-            fmt::format("{} {}: the file ends at {}; it was cut short after it was opened, load it again "
+            fmt::format("{}: the file ends at {}; it was cut short after it was opened, load it again "
                         "once it is complete",
-                        slot.work.file->path(), range_text(piece.offset, piece.size_bytes),
-                        slot.read_offset + slot.filled_bytes)};
+                        place_of(slot), slot.read_offset + slot.filled_bytes)};
+  }
+
+  [[nodiscard]] std::string place_of(const Slot& slot) const {
+    const Piece& piece = piece_of(slot);
+    return fmt::format("{} {} ({})", printable(slot.work.file->path()),
+                       range_text(piece.offset, piece.size_bytes), sink_.describe(slot.work.piece));
   }
 
   void start_copy(std::uint32_t index) {

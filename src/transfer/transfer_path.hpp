@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace inrush::engine {
@@ -54,6 +55,8 @@ class TransferSink {
   [[nodiscard]] virtual bool exhausted() const = 0;
   // Blocks until take() may have something, at most until `until`.
   virtual void wait_for_work(Clock::time_point until) = 0;
+  // What an error about the piece should name besides its file and range: `tensor "a" and 3 more`.
+  [[nodiscard]] virtual std::string describe(std::uint32_t piece) const = 0;
   // A first read of the load has returned.
   virtual void first_byte() = 0;
   // All bytes of the piece are on the device. May throw: the load then ends.

@@ -21,6 +21,7 @@ class PlanSink final : public engine::TransferSink {
   std::optional<engine::Work> take() override;
   bool exhausted() const override { return next_ == plan_.pieces.size(); }
   void wait_for_work(engine::Clock::time_point) override {}
+  std::string describe(std::uint32_t piece) const override { return "piece " + std::to_string(piece); }
   void first_byte() override { ++first_byte_count; }
   void arrived(const engine::Arrival& arrival) override;
   void orphaned(std::uint64_t count) noexcept override { orphan_count += count; }

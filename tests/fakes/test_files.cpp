@@ -3,6 +3,9 @@
 #include "fakes/safetensors_text.hpp"
 
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/allocator_interface.h>
+#endif
 
 #include <filesystem>
 #include <fstream>
@@ -89,12 +92,16 @@ ProcessCounts process_counts() {
   return {entries("/proc/self/fd"), entries("/proc/self/task")};
 }
 
-std::uint64_t resident_bytes() {
+std::uint64_t held_bytes() {
+#ifdef __SANITIZE_ADDRESS__
+  return __sanitizer_get_current_allocated_bytes();
+#else
   std::ifstream file("/proc/self/statm");
   std::uint64_t total = 0;
   std::uint64_t resident = 0;
   file >> total >> resident;
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+#endif
 }
 
 }  // namespace inrush::fakes

@@ -262,7 +262,14 @@ TEST_P(LoaderTest, AFileCutShortDuringTheLoadIsAnErrorNotACrash) {
   const auto load = loader.start(discover(folder_.path()), bounded);
   ASSERT_TRUE(load->next());
   std::filesystem::resize_file(folder_ / "model.safetensors", 4 * mib);
-  EXPECT_EQ(code_of([&] { static_cast<void>(take_all(*load)); }), ErrorCode::corrupt_checkpoint);
+  try {
+    static_cast<void>(take_all(*load));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_checkpoint);
+    EXPECT_NE(std::string(error.what()).find("tensor \"b\""), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("model.safetensors bytes ["), std::string::npos) << error.what();
+  }
 }
 
 TEST_P(LoaderTest, DestroyingALoadInProgressFreesAll) {
@@ -308,11 +315,15 @@ TEST_P(LoaderTest, SeveralLoadsAtOnceWithinTheBudget) {
 }
 
 TEST_P(LoaderTest, AForkedChildIsToldToUseItsOwn) {
-  const Checkpoint checkpoint = write();
+  contents_ =
+      write_safetensors(folder_ / "model.safetensors", {{"a", DType::u8, {mib}}, {"b", DType::u8, {mib}}}, 1);
+  const Checkpoint checkpoint = discover(folder_.path());
   auto loader = std::make_unique<Loader>(options());
   LoadRequest bounded = request();
   bounded.window_bytes_max = mib;
   auto load = loader->start(checkpoint, bounded);
+  // Until the window is full and every thread waits: one that allocates may hold a lock of a sanitizer's.
+  while (load->progress().loaded_bytes < mib) std::this_thread::yield();
   const pid_t child = ::fork();
   if (child == 0) {
     const bool refused = code_of([&] { static_cast<void>(loader->start(checkpoint, request())); }) ==
@@ -351,19 +362,19 @@ TEST_P(LoaderTest, AThousandLoadsLeakNothing) {
   const Checkpoint checkpoint = discover(folder_.path());
   Loader loader(options());
   ProcessCounts counts;
-  std::uint64_t resident = 0;
+  std::uint64_t held = 0;
   FakeCudaLive live;
   for (int i = 0; i <= 1000; ++i) {
     EXPECT_EQ(take_all(*loader.start(checkpoint, request())).size(), checkpoint.tensor_count());
     if (i == 100) {
       counts = process_counts();
-      resident = resident_bytes();
+      held = held_bytes();
       live = cuda_->live();
     }
   }
   EXPECT_EQ(process_counts(), counts);
   EXPECT_EQ(cuda_->live(), live);
-  EXPECT_LT(resident_bytes(), resident + 8 * mib);
+  EXPECT_LT(held_bytes(), held + 8 * mib);
   loader.release_idle();
   EXPECT_EQ(cuda_->live().registrations, 0U);
 }

@@ -75,7 +75,7 @@ TEST(Choices, PageCacheRule) {
   machine.host_free_bytes = 1100;
   EXPECT_EQ(choose_page_cache(PageCachePolicy::automatic, 1000, machine).policy, PageCachePolicy::keep);
   EXPECT_EQ(choose_page_cache(PageCachePolicy::automatic, 1000, machine).rule,
-            "automatic: 1.00 kB to read and 10 % fit in the 1.10 kB of host memory that is free");
+            "automatic: 1.00 kB and 10 % fit in the 1.10 kB of host memory that is free");
   machine.host_free_bytes = 1099;
   EXPECT_EQ(choose_page_cache(PageCachePolicy::automatic, 1000, machine).policy, PageCachePolicy::bypass);
   EXPECT_EQ(choose_page_cache(PageCachePolicy::keep, 1000, machine).policy, PageCachePolicy::keep);

@@ -35,7 +35,7 @@ TEST(DescribePlan, SaysEveryChoice) {
   device      cpu
   path        staged: chosen, 2.00 GB/s measured
               gds: not usable (not built)
-  page cache  keep (automatic: 56 B to read and 10 % fit in the 1.00 MB of host memory that is free)
+  page cache  keep (automatic: 88 B and 10 % fit in the 1.00 MB of host memory that is free)
   ring        1 reader, 2 slots of 4.10 kB, 8.19 kB together
   reads       1 piece, 56 B, 1.75 times what is loaded; 1 segment
 Slabs
