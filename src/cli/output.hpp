@@ -4,6 +4,7 @@
 
 #include <inrush/error.hpp>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

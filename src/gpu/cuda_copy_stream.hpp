@@ -4,6 +4,7 @@
 #include "gpu/cuda_context.hpp"
 #include "gpu/gpu.hpp"
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>

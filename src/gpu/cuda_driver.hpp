@@ -6,6 +6,7 @@
 
 #include <inrush/device.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
