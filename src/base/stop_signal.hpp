@@ -21,9 +21,7 @@ class StopSignal {
   void check() const {
     if (cancelled_.load()) throw Error(ErrorCode::cancelled, "the load was cancelled");
     if (Clock::now() >= deadline_) {
-      throw Error(ErrorCode::timed_out,
-                  "the deadline passed before the load was complete; give it more time or find out why "
-                  "the storage is slow (the report has the bytes that came so far)");
+      throw Error(ErrorCode::timed_out, "the deadline passed");
     }
   }
 

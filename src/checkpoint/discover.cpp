@@ -32,6 +32,12 @@ struct IndexPlace {
   const std::string& folder;  // which the shards' names start from
 };
 
+// A folder with an index, and the *.safetensors in it; no files where the index was named alone.
+struct IndexFolder {
+  std::string folder;
+  std::vector<std::string> files;
+};
+
 // One call of discover_in().
 class Discovery {
  public:
@@ -44,7 +50,9 @@ class Discovery {
   void read_named(const File& file);
   void read_folder(const std::vector<ListedFile>& entries);
   void read_all(const std::vector<std::string>& names);
-  void read_index(const File& file, const std::string& folder);
+  void read_index(const File& file, const IndexFolder& beside);
+  void note_unnamed(const ShardIndex& index, const std::string& index_path,
+                    const std::vector<std::string>& files);
   void read_shards(const ShardIndex& index, const IndexPlace& place);
   void throw_missing(const std::string& index_path, const std::vector<std::string>& missing,
                      std::size_t shard_count) const;
@@ -85,7 +93,7 @@ Checkpoint Discovery::run() {
 
 void Discovery::read_named(const File& file) {
   if (path_.ends_with(".json")) {
-    read_index(file, std::filesystem::path(path_).parent_path().string());
+    read_index(file, {.folder = std::filesystem::path(path_).parent_path().string(), .files = {}});
     return;
   }
   builder_.add(read_shard(file, options_));
@@ -99,7 +107,7 @@ void Discovery::read_folder(const std::vector<ListedFile>& entries) {
     return;
   }
   const std::shared_ptr<File> file = open_beneath(path_, choice.index);
-  read_index(*file, path_);
+  read_index(*file, {.folder = path_, .files = choice.files});
 }
 
 void Discovery::read_all(const std::vector<std::string>& names) {
@@ -113,7 +121,7 @@ std::shared_ptr<File> Discovery::open_beneath(const std::string& folder, const s
   return store_.open_beneath(folder.empty() ? "." : folder, name, options_.links);
 }
 
-void Discovery::read_index(const File& file, const std::string& folder) {
+void Discovery::read_index(const File& file, const IndexFolder& beside) {
   const FileStatus status = file.status();
   if (status.size_bytes > options_.index_bytes_max) {
     throw Error(
@@ -126,7 +134,26 @@ void Discovery::read_index(const File& file, const std::string& folder) {
   const ShardIndex index = parse_index(text, file.path(), options_);
   std::string().swap(text);
 
-  read_shards(index, {.index_path = file.path(), .folder = folder});
+  note_unnamed(index, file.path(), beside.files);
+  read_shards(index, {.index_path = file.path(), .folder = beside.folder});
+}
+
+// Another split beside the one that the index names, or a stray file: whole files outside the index.
+void Discovery::note_unnamed(const ShardIndex& index, const std::string& index_path,
+                             const std::vector<std::string>& files) {
+  std::vector<std::string> unnamed;
+  for (const std::string& name : files) {
+    if (!std::binary_search(index.shards.begin(), index.shards.end(), name)) unnamed.push_back(name);
+  }
+  if (unnamed.empty()) return;
+  const std::string what =
+      fmt::format("{}: does not name {}{} beside it", printable(index_path), printable(unnamed.front()),
+                  unnamed.size() > 1 ? fmt::format(" and {} more", unnamed.size() - 1) : "");
+  if (options_.index == IndexPolicy::strict) {
+    throw Error(ErrorCode::corrupt_checkpoint,
+                what + "; move it away, or load without --strict-index (IndexPolicy::strict)");
+  }
+  builder_.note(what + ": left unread");
 }
 
 void Discovery::read_shards(const ShardIndex& index, const IndexPlace& place) {
@@ -163,7 +190,7 @@ void Discovery::throw_missing(const std::string& index_path, const std::vector<s
   throw Error(
       ErrorCode::not_found,
       fmt::format("{}: {} of the {} files that weight_map names are missing: {}; finish the download, or use "
-                  "IndexPolicy::ignore where the index is stale",
+                  "--ignore-index (IndexPolicy::ignore) where the index is stale",
                   printable(index_path), missing.size(), shard_count, list),
       ENOENT);
 }

@@ -57,9 +57,10 @@ std::string joined(const std::vector<std::string>& names) {
   if (std::any_of(entries.begin(), entries.end(), is_snapshots)) {
     hint = "; it is an entry of a Hugging Face cache: name one of its snapshots/<commit> folders";
   }
-  throw Error(ErrorCode::not_found,
-              fmt::format("{}: no *.safetensors in this folder (sub-folders are not searched){}",
-                          printable(folder), hint));
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{}: no *.safetensors in this folder (sub-folders are not searched){}", printable(folder),
+                  hint.empty() ? "; name the folder that holds the weights" : hint));
 }
 
 }  // namespace
@@ -76,6 +77,7 @@ FolderChoice choose_files(const std::string& folder, const std::vector<ListedFil
     }
     if (indexes.size() == 1) {
       choice.index = indexes.front();
+      choice.files = names_ending(entries, file_ending);
       return choice;
     }
   }

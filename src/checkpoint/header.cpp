@@ -76,8 +76,9 @@ struct DataExtent {
   });
   const auto expected = checked_add(data.data_offset, data.end);
   throw_corrupt(source,
-                fmt::format("truncated at {}: expected {} bytes, the file has {}; get the file again",
+                fmt::format("truncated at {}{}: expected {} bytes, the file has {}; get the file again",
                             quoted_name(list, static_cast<std::size_t>(cut - list.tensors.begin())),
+                            cut == list.tensors.end() ? "" : ", " + range_text(cut->offset, cut->size_bytes),
                             expected ? fmt::format("{}", *expected) : "more than 2^64", source.file_bytes));
 }
 

@@ -67,8 +67,9 @@ HeaderBytes read_header(const File& file, const FileStatus& status, std::uint64_
   if (!why.empty()) {
     const std::string_view format = recognise_format(head.first(std::min(head.size(), recognised_bytes_max)));
     throw Error(ErrorCode::corrupt_checkpoint,
-                fmt::format("{}: {}; {}", printable(file.path()), why,
-                            format.empty() ? "not a safetensors file, or damaged: get it again" : format));
+                format.empty() ? fmt::format("{}: {}; not a safetensors file, or damaged: get it again",
+                                             printable(file.path()), why)
+                               : fmt::format("{}: {} ({})", printable(file.path()), format, why));
   }
   HeaderBytes header{.memory = std::make_unique_for_overwrite<std::byte[]>(length_prefix_bytes + length),
                      .size_bytes = length_prefix_bytes + length};

@@ -54,7 +54,8 @@ void IndexedShards::add(Shard&& shard, std::uint32_t number, CatalogBuilder& bui
     const std::string what = fmt::format("{}: {} tensors are not in {}, the first is \"{}\"", path,
                                          outside.count, printable(index_path_), outside.first);
     if (policy_ == IndexPolicy::strict)
-      throw Error(ErrorCode::corrupt_checkpoint, what + " (IndexPolicy::strict)");
+      throw Error(ErrorCode::corrupt_checkpoint,
+                  what + "; load without --strict-index (IndexPolicy::strict) to leave it unread");
     builder.note(what + "; left unread");
   }
   if (copies.count > 0) {
@@ -80,7 +81,7 @@ void IndexedShards::finish(CatalogBuilder& builder) const {
     throw Error(ErrorCode::corrupt_checkpoint,
                 fmt::format("{}: {} tensors are not in the file that weight_map names: {}{}; the index and "
                             "the files do not belong "
-                            "together: get them again, or use IndexPolicy::ignore",
+                            "together: get them again, or use --ignore-index (IndexPolicy::ignore)",
                             printable(index_path_), absent_count, list,
                             unlisted == 0 ? "" : fmt::format(" and {} more", unlisted)));
   }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <utility>
 
 namespace inrush::engine {
@@ -40,7 +42,12 @@ std::shared_ptr<const File> FileSet::acquire(std::uint32_t file) {
   Entry& entry = entries_[file];
   if (entry.file == nullptr) {
     if (open_.size() >= open_file_count_max) evict_one();
-    open(file);
+    try {
+      open(file);
+    } catch (const Error& error) {  // several loads at once, or the host program, use up the descriptors
+      if (error.system_error() != EMFILE || !evict_one()) throw;
+      open(file);
+    }
   }
   ++entry.in_flight_count;
   return entry.file;
@@ -83,10 +90,12 @@ void FileSet::check_and_close(std::uint32_t file) {
 
 // A file that no read is using is closed; its next piece opens it again with all checks. Where every one is
 // in use, one more is opened.
-void FileSet::evict_one() {
-  for (const std::uint32_t file : open_) {
-    if (entries_[file].in_flight_count == 0) return check_and_close(file);
-  }
+bool FileSet::evict_one() {
+  const auto idle = std::find_if(open_.begin(), open_.end(),
+                                 [&](std::uint32_t file) { return entries_[file].in_flight_count == 0; });
+  if (idle == open_.end()) return false;
+  check_and_close(std::uint32_t{*idle});
+  return true;
 }
 
 }  // namespace inrush::engine

@@ -49,7 +49,7 @@ class FileSet {
   void open(std::uint32_t file);
   void verify_header(const File& file, const CheckpointFile& known);
   void check_and_close(std::uint32_t file);
-  void evict_one();
+  bool evict_one();
 
   const Store& store_;
   const Checkpoint& checkpoint_;

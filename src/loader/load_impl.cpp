@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,8 @@ constexpr std::uint32_t slabs_ahead = 2;
 constexpr auto allocation_pause = std::chrono::microseconds(50);
 
 Clock::time_point deadline_of(const LoadParts& parts) {
-  return parts.request.deadline.count() > 0 ? parts.start + parts.request.deadline : Clock::time_point::max();
+  return parts.request.deadline.count() > 0 ? later(parts.start, parts.request.deadline)
+                                            : Clock::time_point::max();
 }
 
 std::vector<std::uint32_t> pieces_by_file(const Plan& plan, std::size_t file_count) {
@@ -57,7 +59,7 @@ LoadImpl::~LoadImpl() {
   if (::getpid() != pid_) {
     // A forked child: the threads exist only in the parent, and the driver may not be touched. Left to the
     // end of the process.
-    if (path_thread_.joinable()) path_thread_.detach();
+    static_cast<void>(path_thread_.release());
     static_cast<void>(staging_.release());
     // Destroying a condition variable waits for its waiters, and the parent's thread never leaves here.
     static_cast<void>(state_.release());
@@ -75,6 +77,10 @@ void LoadImpl::begin() {
   report.device = parts_.gpu->device();
   report.path = parts_.plan.path;
   report.planned_bytes = parts_.plan.loaded_bytes;
+  // Tensors without bytes are complete from the start.
+  report.tensor_count = static_cast<std::uint64_t>(
+      std::count_if(parts_.plan.placements.begin(), parts_.plan.placements.end(),
+                    [](const Placement& placement) { return placement.size_bytes == 0; }));
   report.notes.assign(parts_.checkpoint.notes().begin(), parts_.checkpoint.notes().end());
   report_.begin(std::move(report));
   report_.end_stage(&Stages::plan, parts_.plan_seconds);
@@ -89,7 +95,12 @@ void LoadImpl::begin() {
                                 .shape = {parts_.plan.slot_bytes, parts_.plan.slot_count},
                                 .reader_count = parts_.plan.reader_count,
                                 .io_uring = parts_.io_uring});
-  path_thread_ = start_engine_thread("inrush-path", [this] { run_path(); });
+  try {
+    path_thread_ = std::make_unique<std::thread>(start_engine_thread("inrush-path", [this] { run_path(); }));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::out_of_memory, fmt::format("start a thread: {}", error.what()),
+                error.code().value());
+  }
   allocate_in_window();
 }
 
@@ -108,15 +119,28 @@ void LoadImpl::run_path() noexcept {
     report_.end_stage(&Stages::last_byte);
     state_->ended(nullptr);
   } catch (const Error& error) {
+    state_->seal();  // what is taken from now on would be missing from the list
     report_.set_suspects(taken_tensors_of_changed_file());
     if (error.code() == ErrorCode::device_failed) staging_is_spoilt_ = true;
-    state_->ended(std::make_exception_ptr(error.within("load " + parts_.checkpoint.path())));
+    const std::string place = "load " + printable(parts_.checkpoint.path());
+    state_->ended(std::make_exception_ptr(with_progress(error).within(place)));
   } catch (const std::bad_alloc&) {
     state_->ended(
         std::make_exception_ptr(Error(ErrorCode::out_of_memory, "host memory ran out during the load")));
   } catch (const std::exception& error) {
     state_->ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
   }
+}
+
+// A deadline is a matter of speed: the message says what came in the time.
+Error LoadImpl::with_progress(const Error& error) const {
+  if (error.code() != ErrorCode::timed_out) return error;
+  const double allowed = std::chrono::duration<double>(parts_.request.deadline).count();
+  return {
+      ErrorCode::timed_out,
+      fmt::format(
+          "{} after {:.3g} s, with {} of {} loaded; give it more time, or find out why the storage is slow",
+          error.what(), allowed, bytes_text(report_.loaded_bytes()), bytes_text(parts_.plan.loaded_bytes))};
 }
 
 void LoadImpl::register_ring() {
@@ -172,7 +196,7 @@ std::vector<std::string> LoadImpl::taken_tensors_of_changed_file() const {
 // Joins the path's thread and lends its staging back. After a device error or with orphans it is not fit for
 // another load.
 void LoadImpl::settle() {
-  if (path_thread_.joinable()) path_thread_.join();
+  if (path_thread_ != nullptr && path_thread_->joinable()) path_thread_->join();
   if (staging_ == nullptr) return;
   report_.set_staging({.pinned_bytes = staging_->ring->pinned_bytes(),
                        .used_bytes = staging_->ring->used_bytes(),
@@ -215,8 +239,8 @@ void LoadImpl::allocate_slab(std::uint32_t slab) {
   try {
     state_->allocated(slab, allocate_memory(parts_.plan.slabs[slab]));
   } catch (...) {
-    stop_.cancel();
     state_->fail(std::current_exception());  // what next() says from now on
+    stop_.cancel();
     throw;
   }
 }
@@ -243,7 +267,7 @@ SlabMemory LoadImpl::allocate_memory(const Slab& slab) {
 std::optional<Tensor> LoadImpl::next() { return next_until(Clock::time_point::max()); }
 
 std::optional<Tensor> LoadImpl::next_for(std::chrono::nanoseconds wait_max) {
-  return next_until(Clock::now() + wait_max);
+  return next_until(later(Clock::now(), wait_max));
 }
 
 std::optional<Tensor> LoadImpl::next_until(Clock::time_point until) {
@@ -267,6 +291,7 @@ Tensor LoadImpl::get(std::string_view name) {
     throw Error(ErrorCode::invalid_request,
                 fmt::format("tensor \"{}\" was handed out already", printable(name)));
   }
+  if (std::optional<LoadState::Taken> taken = state_->take(placement)) return make_tensor(*taken);
   const Placement& place = parts_.plan.placements[placement];
   if (place.size_bytes > 0 && !state_->is_allocated(place.slab)) allocate_slab(place.slab);
   if (place.size_bytes > 0) state_->prefer(placement);
@@ -312,15 +337,20 @@ Tensor LoadImpl::make_tensor(const LoadState::Taken& taken) const {
   return tensor;
 }
 
-bool LoadImpl::done() const { return state_->all_taken(); }
+bool LoadImpl::done() const {
+  require_own_process();
+  return state_->all_taken();
+}
 
 void LoadImpl::cancel() noexcept { stop_.cancel(); }
 
 Progress LoadImpl::progress() const {
+  require_own_process();
   return {report_.loaded_bytes(), parts_.plan.loaded_bytes, report_.seconds()};
 }
 
 Report LoadImpl::report() const {
+  require_own_process();
   Report report = report_.snapshot();
   for (Fallback& fallback : fallbacks_.list()) report.fallbacks.push_back(std::move(fallback));
   report.host_peak_bytes = peak_resident_bytes();

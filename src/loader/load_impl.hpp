@@ -68,6 +68,7 @@ class LoadImpl final : public Load, private TransferSink {
 
   void run_path() noexcept;
   void register_ring();
+  [[nodiscard]] Error with_progress(const Error& error) const;
   [[nodiscard]] std::vector<std::string> taken_tensors_of_changed_file() const;
 
   // The rest: on the consumer's thread.
@@ -90,7 +91,8 @@ class LoadImpl final : public Load, private TransferSink {
   std::unique_ptr<LoadState> state_;  // apart, so that a forked child can leave it
   std::unique_ptr<Staging> staging_;
   bool staging_is_spoilt_ = false;  // set by the path's thread, read after it was joined
-  std::thread path_thread_;
+  std::unique_ptr<std::thread>
+      path_thread_;  // likewise: a handle of the parent's may name a thread of the child
 };
 
 }  // namespace inrush::engine

@@ -27,7 +27,7 @@ LoadState::LoadState(const Plan& plan, std::uint64_t window_bytes_max)
 
 std::optional<std::uint32_t> LoadState::slab_to_allocate() const {
   const std::lock_guard lock(mutex_);
-  if (next_slab_ == slabs_.size()) return std::nullopt;
+  if (next_slab_ == slabs_.size() || error_ != nullptr) return std::nullopt;
   const bool has_room = window_bytes_max_ == 0 || held_bytes_ == 0 ||
                         held_bytes_ + plan_.slabs[next_slab_].size_bytes <= window_bytes_max_;
   return has_room ? std::optional(next_slab_) : std::nullopt;
@@ -57,7 +57,7 @@ void LoadState::allocated(std::uint32_t slab, SlabMemory memory) {
 std::optional<LoadState::Taken> LoadState::take_next() {
   const std::lock_guard lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
-  while (!ready_.empty()) {
+  while (!sealed_ && !ready_.empty()) {
     const std::uint32_t placement = ready_.front();
     ready_.pop_front();
     if (!taken_[placement]) return take_locked(placement);
@@ -68,7 +68,7 @@ std::optional<LoadState::Taken> LoadState::take_next() {
 std::optional<LoadState::Taken> LoadState::take(std::uint32_t placement) {
   const std::lock_guard lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
-  if (pieces_left_[placement] > 0) return std::nullopt;
+  if (sealed_ || pieces_left_[placement] > 0) return std::nullopt;
   return take_locked(placement);
 }
 
@@ -118,12 +118,12 @@ void LoadState::prefer(std::uint32_t placement) {
 
 void LoadState::wait_for_next(Clock::time_point until) {
   std::unique_lock lock(mutex_);
-  progress_.wait_until(lock, until, [&] { return ended_ || !ready_.empty(); });
+  progress_.wait_until(lock, until, [&] { return ended_ || (!sealed_ && !ready_.empty()); });
 }
 
 void LoadState::wait_for(std::uint32_t placement, Clock::time_point until) {
   std::unique_lock lock(mutex_);
-  progress_.wait_until(lock, until, [&] { return ended_ || pieces_left_[placement] == 0; });
+  progress_.wait_until(lock, until, [&] { return ended_ || (!sealed_ && pieces_left_[placement] == 0); });
 }
 
 std::optional<LoadState::PieceToRead> LoadState::take_piece() {
@@ -180,6 +180,11 @@ std::uint64_t LoadState::arrived(std::uint32_t piece) {
   }
   if (completed_count > 0) progress_.notify_all();
   return completed_count;
+}
+
+void LoadState::seal() {
+  const std::lock_guard lock(mutex_);
+  sealed_ = true;
 }
 
 void LoadState::ended(std::exception_ptr error) {

@@ -76,6 +76,8 @@ class LoadState {
   void wait_for_piece(Clock::time_point until);
   // Returns how many tensors became complete with this piece.
   std::uint64_t arrived(std::uint32_t piece);
+  // The path fails: nothing more is handed out, and ended() follows with the error.
+  void seal();
   // The path has ended; `error` says why if it failed. The first error of the load stays.
   void ended(std::exception_ptr error);
 
@@ -108,6 +110,7 @@ class LoadState {
   std::uint64_t given_count_ = 0;
   std::uint64_t taken_count_ = 0;
   std::uint64_t held_bytes_ = 0;
+  bool sealed_ = false;
   bool ended_ = false;
   std::exception_ptr error_;
 };

@@ -1,6 +1,7 @@
 // The Loader: opens devices when they are asked for, keeps staging between loads, and starts loads.
 #include <inrush/loader.hpp>
 
+#include "base/text.hpp"
 #include "gpu/cuda_driver.hpp"
 #include "gpu/gpu.hpp"
 #include "loader/host_facts.hpp"
@@ -8,8 +9,10 @@
 #include "loader/staging_pool.hpp"
 #include "storage/local_store.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -27,6 +30,19 @@ LogFunction one_at_a_time(LogFunction log) {
     const std::lock_guard lock(*mutex);
     log(level, message);
   };
+}
+
+// The kernel grants more memory than there is, and kills somebody once it is touched.
+void require_host_memory(const Plan& plan, const LoadRequest& request, const Machine& facts) {
+  const std::uint64_t held_bytes = request.window_bytes_max == 0
+                                       ? plan.loaded_bytes
+                                       : std::min(plan.loaded_bytes, request.window_bytes_max);
+  if (held_bytes <= facts.host_free_bytes) return;
+  throw Error(
+      ErrorCode::out_of_memory,
+      fmt::format("the tensors take {} of host memory and {} are free (least of the host and its cgroups); "
+                  "load fewer tensors, take them through a window, or load to a GPU",
+                  bytes_text(held_bytes), bytes_text(facts.host_free_bytes)));
 }
 
 }  // namespace
@@ -113,7 +129,9 @@ std::unique_ptr<Load> Loader::Impl::start(const Checkpoint& checkpoint, const Lo
   const std::shared_ptr<Gpu> gpu = gpu_of(request.device);
   LoadRequest bound = request;
   bound.device = gpu->device();  // with its UUID, as the plan knows it
-  Plan plan = make_plan(checkpoint, bound, machine(bound.device));
+  const Machine facts = machine(bound.device);
+  Plan plan = make_plan(checkpoint, bound, facts);
+  if (gpu->is_host() && !request.allocate) require_host_memory(plan, request, facts);
   auto load = std::make_unique<LoadImpl>(LoadParts{.checkpoint = checkpoint,
                                                    .request = std::move(bound),
                                                    .plan = std::move(plan),
@@ -159,7 +177,7 @@ std::unique_ptr<Load> Loader::start(const Checkpoint& checkpoint, const LoadRequ
   try {
     return impl_->start(checkpoint, request);
   } catch (const Error& error) {
-    throw error.within("load " + checkpoint.path());
+    throw error.within("load " + engine::printable(checkpoint.path()));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -92,13 +93,16 @@ void UringReads::Ring::wake() noexcept {
 }
 
 void UringReads::Ring::push(ReadRequest request) {
-  {
+  try {
     const std::lock_guard lock(mutex_);
     if (state_ == State::serving) {
       waiting_.push_back(std::move(request));
       wake();
       return;
     }
+  } catch (
+      const std::bad_alloc&) {  // it is expected already: without a completion the waiter would wait for ever
+    return links_.completions->add({request.tag, 0, ENOMEM});
   }
   decline_(std::move(request));
 }

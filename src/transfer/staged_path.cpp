@@ -321,7 +321,8 @@ class StagedRun {
     free_.push_back(index);
   }
 
-  // Only copies are under way. Polled, so that a device that hangs still meets the deadline.
+  // Only copies are under way. Polled, so that a cancel or a deadline stops the load here too; drain() then
+  // still waits for the copies that were queued, since they write to slabs that go.
   void await_copy() const {
     const std::uint64_t ticket = slots_[copying_.front()].ticket;
     while (parts_.stream.reached() < ticket) {
@@ -344,7 +345,8 @@ class StagedRun {
     }
     try {
       parts_.stream.wait(parts_.stream.record());  // also a piece whose copies were only begun
-    } catch (...) {  // the device failed: the error that led here is the one to report
+    } catch (...) {  // the error that led here is the one to report; the ring is not fit for another load
+      sink_.orphaned(0);
     }
   }
 

@@ -3,14 +3,15 @@
 #include "fakes/safetensors_text.hpp"
 
 #include <unistd.h>
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/allocator_interface.h>
-#endif
 
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <stdexcept>
+
+#ifdef __SANITIZE_ADDRESS__
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();  // g++ 12 ships no header for it
+#endif
 
 namespace inrush::fakes {
 

@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"hdf5", "\x89HDF\r\n\x1a\n and more"s, "HDF5"},
         BadFile{"zeros", std::string(10'000, '\0'), "zero bytes only"}, BadFile{"empty", ""s, "0 bytes"},
         BadFile{"cut_in_header", file(a, 4).substr(0, 30), "truncated inside the header: expected at least"},
-        BadFile{"cut_in_data", file(a, 3), "truncated at tensor \"a\": expected"},
+        BadFile{"cut_in_data", file(a, 3), "truncated at tensor \"a\", bytes ["},
         BadFile{"cut_at_boundary", file(a + "," + tensor("b", "[2]", "[4,6]"), 4),
                 "truncated at tensor \"b\""},
         BadFile{"one_byte_more", file(a, 5), "belong to no tensor"},

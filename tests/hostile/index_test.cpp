@@ -149,7 +149,10 @@ TEST(IndexCap, EachIsNamedInItsError) {
 }
 
 TEST(IndexStrict, RefusesTensorsOutsideIt) {
-  const fakes::MemoryStore store = folder_with(map(R"("a1":"a.safetensors")"));
+  fakes::MemoryStore store = folder_with(map(R"("a1":"a.safetensors")"));
+  EXPECT_NE(message_of(store, {.index = IndexPolicy::strict}).find("does not name b.safetensors and 2 more"),
+            std::string::npos);
+  for (const char* name : {"b", "c", "d"}) store.remove("m/" + std::string(name) + ".safetensors");
   const std::string message = message_of(store, {.index = IndexPolicy::strict});
   EXPECT_NE(message.find("1 tensors are not in m/model.safetensors.index.json, the first is \"a2\""),
             std::string::npos)

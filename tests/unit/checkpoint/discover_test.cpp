@@ -150,7 +150,8 @@ TEST(Discover, IndexDecides) {
   EXPECT_EQ(checkpoint.find("old"), 1U);
   EXPECT_FALSE(checkpoint.find("stray"));
   EXPECT_EQ(checkpoint.size_bytes(), 3U);
-  ASSERT_EQ(checkpoint.notes().size(), 2U);
+  ASSERT_EQ(checkpoint.notes().size(), 3U);
+  EXPECT_TRUE(mentions(checkpoint.notes(), "does not name 3.safetensors and 1 more beside it: left unread"));
   EXPECT_TRUE(mentions(checkpoint.notes(), "m/1.safetensors: 1 tensors are not in"));
   EXPECT_TRUE(mentions(checkpoint.notes(), "assigns to other files, the first is \"old\""));
 }

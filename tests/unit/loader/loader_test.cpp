@@ -2,6 +2,7 @@
 #include <inrush/loader.hpp>
 
 #include "fakes/fake_cuda.hpp"
+#include "fakes/safetensors_text.hpp"
 #include "fakes/test_files.hpp"
 
 #include <gtest/gtest.h>
@@ -94,10 +95,7 @@ TEST_P(LoaderTest, LoadsEveryByteAndReportsIt) {
       std::accumulate(report.bytes_by_path.begin(), report.bytes_by_path.end(), std::uint64_t{0},
                       [](std::uint64_t all, const PathBytes& way) { return all + way.bytes; });
   EXPECT_EQ(sum, report.loaded_bytes);
-  EXPECT_EQ(report.tensor_count +
-                static_cast<std::uint64_t>(std::count_if(tensors.begin(), tensors.end(),
-                                                         [](const Tensor& t) { return t.size_bytes == 0; })),
-            checkpoint.tensor_count());
+  EXPECT_EQ(report.tensor_count, checkpoint.tensor_count()) << "also those without bytes";
   EXPECT_TRUE(report.seconds.open <= report.seconds.headers &&
               report.seconds.first_byte <= report.seconds.last_byte);
   EXPECT_GT(report.host_peak_bytes, 0U);
@@ -328,7 +326,8 @@ TEST_P(LoaderTest, AForkedChildIsToldToUseItsOwn) {
   if (child == 0) {
     const bool refused = code_of([&] { static_cast<void>(loader->start(checkpoint, request())); }) ==
                              ErrorCode::invalid_request &&
-                         code_of([&] { static_cast<void>(load->next()); }) == ErrorCode::invalid_request;
+                         code_of([&] { static_cast<void>(load->next()); }) == ErrorCode::invalid_request &&
+                         code_of([&] { static_cast<void>(load->report()); }) == ErrorCode::invalid_request;
     load.reset();    // neither waits for threads that are not there
     loader.reset();  // nor touches the driver
     ::_exit(refused ? 0 : 1);
@@ -379,6 +378,21 @@ TEST_P(LoaderTest, AThousandLoadsLeakNothing) {
   EXPECT_EQ(cuda_->live().registrations, 0U);
 }
 
+TEST_P(LoaderTest, TheDeadlineSaysWhatCameInTheTime) {
+  const Checkpoint checkpoint = write(8 * mib);
+  Loader loader(options());
+  LoadRequest late = request();
+  late.window_bytes_max = mib;
+  late.deadline = 1ms;
+  try {
+    static_cast<void>(take_all(*loader.start(checkpoint, late)));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timed_out);
+    EXPECT_NE(std::string(error.what()).find("of 8."), std::string::npos) << error.what();
+  }
+}
+
 TEST_P(LoaderTest, OnlyTensorsWithoutBytes) {
   write_safetensors(folder_ / "model.safetensors", {{"a", DType::f32, {0}}, {"b", DType::u8, {3, 0}}}, 1);
   Loader loader(options());
@@ -402,6 +416,21 @@ INSTANTIATE_TEST_SUITE_P(Devices, LoaderTest, testing::Values(DeviceKind::cpu, D
                          [](const auto& tested) {
                            return tested.param == DeviceKind::cpu ? "Cpu" : "FakeCuda";
                          });
+
+class CpuLoaderTest : public LoaderTest {};
+INSTANTIATE_TEST_SUITE_P(Device, CpuLoaderTest, testing::Values(DeviceKind::cpu),
+                         [](const auto&) { return "Cpu"; });
+
+TEST_P(CpuLoaderTest, MoreThanTheHostHasIsRefusedBeforeItIsTouched) {
+  constexpr std::uint64_t huge = 1ULL << 40;
+  const std::string header =
+      R"({"t":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})";
+  const std::string path = folder_.write("sparse.safetensors", safetensors_file(header, 0));
+  std::filesystem::resize_file(path, 8 + header.size() + huge);
+  Loader loader(options());
+  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(discover(path), request())); }),
+            ErrorCode::out_of_memory);
+}
 
 using GpuLoaderTest = LoaderTest;
 INSTANTIATE_TEST_SUITE_P(Device, GpuLoaderTest, testing::Values(DeviceKind::cuda),
