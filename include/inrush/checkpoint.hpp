@@ -61,7 +61,7 @@ enum class LinkPolicy : std::uint8_t {
 enum class IndexPolicy : std::uint8_t {
   use,     // an index decides which file holds which tensor; tensors outside it are left unread and noted
   strict,  // as `use`, but a tensor outside the index is an error
-  ignore,  // act as if there were no index: all *.safetensors of the folder
+  ignore,  // act as if there were no index: model.safetensors, else all *.safetensors of the folder
 };
 
 // Caps against hostile input. Each is named in the error that it causes.

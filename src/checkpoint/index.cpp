@@ -235,7 +235,9 @@ ShardIndex parse_index(std::string_view text, const std::string& path, const Dis
         path, fmt::format("at byte {}: {}{}{}", stop.offset, stop.cause, format.empty() ? "" : "; ", format));
   }
   if (!events.has_map())
-    throw_corrupt(path, "has no weight_map: this is not the index of a sharded checkpoint");
+    throw_corrupt(path,
+                  "has no weight_map: this is not the index of a sharded checkpoint; name the folder or "
+                  "*.safetensors.index.json");
   if (index.entries.empty()) throw_corrupt(path, "weight_map is empty: it names no tensor");
   events.sort_shards();
   index.table = NameTable(index.entries.size(), XXH3_64bits(text.data(), text.size()));

@@ -208,7 +208,9 @@ void add_inspect_command(CLI::App& app) {
   command->add_option("--only", arguments->only, "only tensors of this name or glob; may be repeated")
       ->type_name("GLOB")
       ->allow_extra_args(false);
-  command->add_option("--limit", arguments->limit, "show this many tensors at most; 0: all")->type_name("N");
+  command->add_option("--limit", arguments->limit, "show this many tensors at most; 0: all")
+      ->type_name("N")
+      ->check(CLI::Number & CLI::NonNegativeNumber);
   add_discover_options(*command, arguments->discover);
   command->add_flag_callback(
       "--json", [arguments] { arguments->format = Format::json; }, "one JSON document");

@@ -60,6 +60,7 @@ std::vector<std::string> command_names(const CLI::App& app) {
 
 std::string suggestion(std::string_view word, std::span<const std::string> words) {
   const std::string nearest = nearest_word(word, words);
+  if (nearest == word) return ": options follow the command that they belong to";
   return nearest.empty() ? "" : fmt::format(": did you mean {}?", nearest);
 }
 

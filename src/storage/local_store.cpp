@@ -32,8 +32,10 @@ std::string_view odd_kind(mode_t mode) {
 }
 
 [[noreturn]] void throw_odd_kind(const std::string& path, std::string_view kind) {
-  throw Error(ErrorCode::invalid_request,
-              fmt::format("{}: this is {}, not a regular file", printable(path), kind));
+  throw Error(
+      ErrorCode::invalid_request,
+      fmt::format("{}: this is {}, not a regular file; name a .safetensors file, a folder or an index.json",
+                  printable(path), kind));
 }
 
 ErrorCode code_of(int error) {
@@ -61,6 +63,9 @@ std::string_view advice_of(int error) {
       return "; the system has no more open files to give (fs.file-max)";
     case ESTALE:
       return "; the network file system replaced the file: try again, or mount it again";
+    case ENOENT:
+    case ENOTDIR:
+      return "; check the path, or finish the download";
     case EACCES:
       return "; check the permissions of the file and of the folders above it";
     case ELOOP:

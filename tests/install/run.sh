@@ -38,6 +38,17 @@ read -ra flags <<<"$(pkg-config --cflags --libs inrush)"
 "$cxx" -std=c++20 -Wall -Wextra -Werror "$here/main.cpp" -o "$scratch/by_pkg_config" "${flags[@]}"
 expect pkg-config env LD_LIBRARY_PATH="$lib" "$scratch/by_pkg_config"
 
+# The README's example is what people copy: it must compile, load, and say what is wrong.
+sed -n '/^```cpp$/,/^```$/p' "$here/../../README.md" | sed '/^```/d' >"$scratch/readme.cpp"
+"$cxx" -std=c++20 -Wall -Wextra -Werror "$scratch/readme.cpp" -o "$scratch/readme" "${flags[@]}"
+export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+"$scratch/readme" "$scratch/tiny.safetensors" | grep -qF 'weight at ' ||
+  fail "the README's example loads nothing"
+! "$scratch/readme" "$scratch/absent" 2>"$scratch/said" ||
+  fail "the README's example loads what is not there"
+grep -qF 'absent' "$scratch/said" || fail "the README's example does not say what is missing"
+echo "README: $(wc -l <"$scratch/readme.cpp") lines compile and load"
+
 if [ -x "$build/inrush" ]; then  # the command finds its library from where it was installed
   "$prefix/bin/inrush" version | grep -qF 0.1.0 || fail "the installed command does not say its version"
   ! readelf -d "$prefix/bin/inrush" | grep -qF "$build" || fail "the command points into the build folder"
