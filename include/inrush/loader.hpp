@@ -109,6 +109,8 @@ class INRUSH_API Loader {
 
   // Facts of this machine; with `device`, those of that device too. Throws environment_unfit if it is absent.
   [[nodiscard]] Machine machine(const Device& device);
+  // The GPUs that the process sees, in the driver's order and with their UUIDs, then the CPU. Touches the
+  // driver.
   [[nodiscard]] std::vector<Device> devices();
   // Opens the files, allocates on this thread, and returns while bytes move. Throws before anything is half
   // done.

@@ -210,7 +210,7 @@ void add_inspect_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--limit", arguments->limit, "show this many tensors at most; 0: all")
       ->type_name("N")
-      ->check(CLI::Number & CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 2'000'000'000));
   add_discover_options(*command, arguments->discover);
   command->add_flag_callback(
       "--json", [arguments] { arguments->format = Format::json; }, "one JSON document");
