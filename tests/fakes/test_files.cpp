@@ -4,10 +4,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
 #ifdef __SANITIZE_ADDRESS__
 extern "C" std::size_t __sanitizer_get_current_allocated_bytes();  // g++ 12 ships no header for it
@@ -91,6 +93,16 @@ ProcessCounts process_counts() {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
   };
   return {entries("/proc/self/fd"), entries("/proc/self/task")};
+}
+
+bool returns_to(const ProcessCounts& counts) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const ProcessCounts now = process_counts();
+    if (now.descriptors <= counts.descriptors && now.threads <= counts.threads) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 std::uint64_t held_bytes() {

@@ -37,6 +37,8 @@ struct ProcessCounts {
   bool operator==(const ProcessCounts&) const = default;
 };
 [[nodiscard]] ProcessCounts process_counts();
+// Whether there are no more than that, soon: a thread that was joined may stand in /proc for a moment more.
+[[nodiscard]] bool returns_to(const ProcessCounts& counts);
 // Resident memory; under AddressSanitizer, which keeps freed blocks back, what is allocated.
 [[nodiscard]] std::uint64_t held_bytes();
 
