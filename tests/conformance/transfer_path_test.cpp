@@ -173,6 +173,10 @@ TEST_P(StagedPathTest, ShortReadsAndInterruptionsChangeNothing) {
                  .reorder = true});
   }
   EXPECT_GT(faults_total_, 50U);
+  for (const Fallback& fallback : fallbacks_.list()) {
+    EXPECT_EQ(fallback.reason.find("Invalid argument"), std::string::npos)
+        << "a direct read went on from where no direct read may: " << fallback.reason;
+  }
 }
 
 TEST_P(StagedPathTest, DirectReadsThatAreRefusedComeAnotherWay) {
