@@ -27,7 +27,7 @@ void* pointer_to(CuAddress address) { return reinterpret_cast<void*>(static_cast
 // is a hint: some drivers and sandboxes charge pinned memory to it, most do not.
 std::string pin_advice(CuResult result, std::uint64_t wanted_bytes) {
   if (result != CuResult::out_of_memory) return "";
-  const std::string advice = "; pinned host memory is short, not the device's";
+  std::string advice = "; pinned host memory is short, not the device's";
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur >= wanted_bytes) return advice;
   return advice + fmt::format("; RLIMIT_MEMLOCK is {} (ulimit -l)", bytes_text(limit.rlim_cur));
@@ -80,7 +80,7 @@ std::shared_ptr<void> CudaGpu::allocate(std::uint64_t size_bytes, std::uint64_t 
   const CuResult result = context_->table().mem_alloc(&address, *wanted);
   if (result == CuResult::out_of_memory) throw no_memory(*wanted);
   if (result != CuResult::success) context_->check(result, "cuMemAlloc of " + bytes_text(*wanted));
-  const std::shared_ptr<void> block(pointer_to(address), [context = context_, address](void*) noexcept {
+  std::shared_ptr<void> block(pointer_to(address), [context = context_, address](void*) noexcept {
     context->release([address](const CudaTable& table) { table.mem_free(address); });
   });
   if (slack == 0) return block;
