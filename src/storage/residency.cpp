@@ -10,13 +10,12 @@
 #include <cerrno>
 #include <cstdint>
 
-#ifndef SYS_cachestat  // Linux 6.5; one number on all architectures
-#define SYS_cachestat 451
-#endif
-
 namespace inrush::engine {
 
 namespace {
+
+// Linux 6.5; one number on all architectures, and no name in older headers.
+constexpr long cachestat_call = 451;
 
 // First, last and pages in between: a read-ahead window or an evicted stretch is far larger than a sixteenth
 // of a piece.
@@ -40,7 +39,7 @@ struct Cachestat {
 Residency by_cachestat(int fd, ByteRange range) {
   const CachestatRange asked{range.offset, range.size_bytes};
   Cachestat told = {};
-  if (::syscall(SYS_cachestat, fd, &asked, &told, 0U) != 0) return Residency::unknown;
+  if (::syscall(cachestat_call, fd, &asked, &told, 0U) != 0) return Residency::unknown;
   const std::uint64_t page_count =
       (round_up(range.end(), page_bytes()) - round_down(range.offset, page_bytes())) / page_bytes();
   return told.cached_count >= page_count ? Residency::resident : Residency::absent;
