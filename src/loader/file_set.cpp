@@ -67,7 +67,6 @@ void FileSet::open(std::uint32_t file) {
   const Clock::time_point identified = Clock::now();
   verify_header(*opened, known);
   open_seconds_ += seconds_between(start, identified);
-  header_seconds_ += seconds_between(identified, Clock::now());
   entries_[file].file = opened;
   open_.push_back(file);
 }

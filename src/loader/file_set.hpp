@@ -35,9 +35,8 @@ class FileSet {
   void release(std::uint32_t file);
   // The file that was found to have changed while it was read.
   [[nodiscard]] std::optional<std::uint32_t> changed_file() const noexcept { return changed_file_; }
-  // Seconds spent in opening and in reading headers again.
+  // Seconds spent in opening files and comparing their identity, without the headers.
   [[nodiscard]] double open_seconds() const noexcept { return open_seconds_; }
-  [[nodiscard]] double header_seconds() const noexcept { return header_seconds_; }
 
  private:
   struct Entry {
@@ -57,7 +56,6 @@ class FileSet {
   std::list<std::uint32_t> open_;  // oldest first
   std::optional<std::uint32_t> changed_file_;
   double open_seconds_ = 0;
-  double header_seconds_ = 0;
 };
 
 }  // namespace inrush::engine

@@ -14,10 +14,10 @@ namespace inrush::engine {
 
 namespace {
 
-// Measured on H200 machines with 16 CPUs, 12 readers x 2 slots, in one run each: pieces of 4 MiB 0.87 to 0.91
-// of the pinned limit on every one of them; 8 MiB 0.85 to 0.88 on a quiet one and 0.64 to 0.80 where
-// neighbours share the last-level cache, which a ring of 192 MiB leaves; 2 MiB 0.83. With one to four CPUs, 2
-// MiB x 3 slots were as good, and the ring stays in their caches.
+// Measured on H200 machines with 16 CPUs, 12 readers x 2 slots, as parts of the pinned limit: pieces of 4 MiB
+// 0.81 to 0.93; 8 MiB 0.81 to 0.88 on a quiet host and 0.64 to 0.80 where neighbours share the last-level
+// cache, which a ring of 192 MiB leaves; 2 MiB 0.71 to 0.85. With one to four CPUs the prototype was as good
+// with 2 MiB x 3 slots, and the ring stays in their caches.
 constexpr std::uint32_t few_cpus_max = 4;
 constexpr std::uint64_t few_cpus_piece_bytes = 2ULL << 20;
 constexpr std::uint32_t few_cpus_slots_per_reader = 3;

@@ -65,6 +65,15 @@ class LoaderTest : public testing::TestWithParam<DeviceKind> {
     EXPECT_EQ(wrong, 0U) << "of " << tensors.size();
   }
 
+  // A load of the tensors "a" and "b" whose window has room for "a" only: "b" is read once "a" was taken.
+  std::unique_ptr<Load> start_one_of_two(Loader& loader) {
+    contents_ = write_safetensors(folder_ / "model.safetensors",
+                                  {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
+    LoadRequest bounded = request();
+    bounded.window_bytes_max = 4 * mib;
+    return loader.start(discover(folder_.path()), bounded);
+  }
+
   template <typename Call>
   static ErrorCode code_of(Call&& call) {
     try {
@@ -233,12 +242,8 @@ TEST_P(LoaderTest, AFileThatChangedSinceDiscoveryIsRefused) {
 }
 
 TEST_P(LoaderTest, AFileThatChangesDuringTheLoadEndsItAndNamesTheSuspects) {
-  contents_ = write_safetensors(folder_ / "model.safetensors",
-                                {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
   Loader loader(options());
-  LoadRequest bounded = request();
-  bounded.window_bytes_max = 4 * mib;
-  const auto load = loader.start(discover(folder_.path()), bounded);
+  const auto load = start_one_of_two(loader);
   const std::optional<Tensor> first = load->next();
   ASSERT_TRUE(first);
   {
@@ -252,12 +257,8 @@ TEST_P(LoaderTest, AFileThatChangesDuringTheLoadEndsItAndNamesTheSuspects) {
 }
 
 TEST_P(LoaderTest, AFileCutShortDuringTheLoadIsAnErrorNotACrash) {
-  contents_ = write_safetensors(folder_ / "model.safetensors",
-                                {{"a", DType::u8, {3 * mib}}, {"b", DType::u8, {3 * mib}}}, 5);
   Loader loader(options());
-  LoadRequest bounded = request();
-  bounded.window_bytes_max = 4 * mib;
-  const auto load = loader.start(discover(folder_.path()), bounded);
+  const auto load = start_one_of_two(loader);
   ASSERT_TRUE(load->next());
   std::filesystem::resize_file(folder_ / "model.safetensors", 4 * mib);
   try {
