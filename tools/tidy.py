@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidy_python import PythonFile
+
 # Folder of src/ -> folders whose headers it may include. Every folder may include <inrush/...>.
 LAYERS = {
     "base": {"base"},
@@ -23,6 +25,8 @@ LAYERS = {
     "transfer": {"base", "gpu", "storage", "plan", "transfer"},
     "loader": {"base", "gpu", "storage", "checkpoint", "plan", "transfer", "loader"},
     "cli": {"cli"},
+    "python": {"python"},
+    "probe": {"probe"},
 }
 
 LINE_COLUMNS_MAX = 110
@@ -37,8 +41,9 @@ PUBLIC_LINES_MAX = 1200
 COMMENT_PERCENT_AIM = (5, 30)
 
 SOURCE_FOLDERS = ("include", "src", "tests", "bench")
-SCRIPT_FOLDERS = ("tools", "cmake", "tests", "bench", ".ci")
-SCRIPT_ENDINGS = (".py", ".sh", ".cmake", "CMakeLists.txt", "run")
+SCRIPT_FOLDERS = ("tools", "cmake", "python", "tests", "bench", ".ci")
+SCRIPT_ENDINGS = (".py", ".pyi", ".sh", ".cmake", ".toml", "CMakeLists.txt", "run")
+PYTHON_ENDINGS = (".py", ".pyi")
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ LIBRARY_BANS = (
     _ban(r"\b(?:cu[A-Z]\w*|CU_\w+|CU[a-z]\w*|cuda[A-Z]\w*|nvml[A-Z]\w*)\b",
          "a name of CUDA outside src/gpu", "gpu"),
     _ban(r"\b(?:secure_getenv|getenv|environ)\b", "the environment is read in src/loader only", "loader"),
-    _ban(r"\b(?:setenv|putenv|unsetenv|clearenv)\b", "the library never changes the environment"),
+    _ban(r"\b(?:setenv|putenv|unsetenv|clearenv)\b", "the library never changes the environment", "cli"),
     _ban(r"\bio_uring_\w+", "a name of liburing outside src/storage", "storage"),
     _ban(r"\b(?:v?f?printf|v?dprintf|f?puts|f?putc|putchar|perror)\s*\("
          r"|\bstd::(?:cout|cerr|clog|print|println)\b|\bfmt::print",
@@ -83,6 +88,7 @@ TEXT_BANS = (
 INCLUDES_BY_FOLDER = (  # header pattern -> folders of src/ that may include it
     (re.compile(r"liburing"), {"storage"}),
     (re.compile(r"CLI/"), {"cli"}),
+    (re.compile(r"nanobind/|Python\.h$"), {"python"}),
     (re.compile(r"(?:cuda|cuda_runtime|cufile|nvml|nccl)[\w_]*\.h$"), set()),
 )
 
@@ -245,7 +251,9 @@ class File:
         return sum(1 for line in self.lines if line.strip())
 
     def _check_name_and_size(self):
-        if not re.fullmatch(r"[a-z0-9_]+\.[ch]pp", self.parts[-1]):
+        # cufile.h includes <cuda.h>: the name of the stub is given.
+        is_stub = self.parts[-2:] == ["cuda_stub", "cuda.h"]
+        if not is_stub and not re.fullmatch(r"[a-z0-9_]+\.[ch]pp", self.parts[-1]):
             self.fault(1, "file names are snake_case.hpp or .cpp")
         lines_max = TEST_FILE_LINES_MAX if self.parts[0] == "tests" else FILE_LINES_MAX
         if len(self.lines) > lines_max:
@@ -277,6 +285,8 @@ class File:
             if pattern.match(target) and self.layer not in folders:
                 places = " ".join(f"src/{folder}" for folder in folders) or "no file"
                 self.fault(number, f"{target} may be included in {places} only")
+        if self.layer == "python" and "/" not in target:
+            return  # it is compiled without src/ on its path, so its own headers go by their names alone
         if quote == '"' and target.split("/")[0] not in LAYERS[self.layer]:
             visible = ", ".join(sorted(LAYERS[self.layer]))
             self.fault(number, f"src/{self.layer} may not see {target}: it sees {visible}")
@@ -329,7 +339,7 @@ def _sources(root):
 
 def _scripts(root):
     found = {path for folder in SCRIPT_FOLDERS for path in (root / folder).rglob("*")}
-    found |= {root / "CMakeLists.txt", root / ".ci" / "run"}
+    found |= {root / "CMakeLists.txt", root / ".ci" / "run", root / "pyproject.toml"}
     return sorted(path for path in found if path.is_file() and path.name.endswith(SCRIPT_ENDINGS))
 
 
@@ -347,6 +357,12 @@ def check_text(root, path):
     return faults
 
 
+def check_python(root, path):
+    """What holds for Python files beyond that."""
+    file = PythonFile(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+    return [Fault(file.path, line, message) for line, message in file.check()]
+
+
 def check_public_size(files):
     public = [file for file in files if file.parts[0] == "include"]
     lines = sum(len(file.lines) for file in public)
@@ -362,6 +378,7 @@ def check_tree(root):
     texts = [*_sources(root), *_scripts(root)]
     faults = [fault for path in texts for fault in check_text(root, path)]
     faults += [fault for file in files for fault in file.check()]
+    faults += [fault for path in texts if path.suffix in PYTHON_ENDINGS for fault in check_python(root, path)]
     faults += check_public_size(files)
     return sorted(faults, key=lambda fault: (fault.path, fault.line)), files, len(texts)
 

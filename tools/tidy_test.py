@@ -78,6 +78,9 @@ class Tidy(unittest.TestCase):
         self.in_source('#include "loader/settings.hpp"\n', 1, "may not see", path="src/transfer/a.cpp")
         self.in_source('#include "../gpu/gpu.hpp"\n', 1, "not by ..", path="tests/a.cpp")
         self.in_source("int a;\n", 1, "is no layer", path="src/other/a.cpp")
+        self.in_source('#include "base/text.hpp"\n', 1, "may not see", path="src/python/a.cpp")
+        self.in_source("#include <nanobind/nanobind.h>\n", 1, "src/python only", path="src/loader/a.cpp")
+        self.assert_good("src/python/a.cpp", '#include "bindings.hpp"\n#include <nanobind/nanobind.h>\n')
         self.assert_good("src/transfer/a.cpp", '#include "gpu/gpu.hpp"\n#include "storage/file.hpp"\n')
 
     def test_public_headers(self):
@@ -158,6 +161,38 @@ class Tidy(unittest.TestCase):
         self.in_source("int a;\n" * 801, 801, "801 lines", path="tests/unit/a_test.cpp")
         self.in_source("int a;\n// " + "x" * 108 + "\n", 2, "111 columns")
         self.in_source("# " + "x" * 109 + "\n", 1, "111 columns", path="tools/a.py")
+
+    def test_python_sizes(self):
+        body = "    f()\n"
+        self.in_source("\ndef f():\n" + body * 70, 2, "a function of 71 lines", path="tools/a.py")
+        self.in_source("class A:\n  async def f():\n" + body * 70, 2, "71 lines", path="tests/python/a.py")
+        self.assert_good("python/inrush/a.py", "def f():\n" + body * 69)
+        self.in_source("a = 1\n" * 501, 501, "501 lines", path="python/inrush/a.pyi")
+        self.assert_good("tests/python/a.py", "a = 1\n" * 800)
+        self.in_source("a = 1\n" * 801, 801, "801 lines", path="tests/python/a.py")
+        self.in_source("# " + "x" * 109 + "\n", 1, "111 columns", path="python/inrush/a.py")
+        self.in_source("a = = 1\n", 1, "no Python", path="tools/a.py")
+        self.in_source("a = 1\n", 1, "snake_case", path="python/inrush/SomeName.py")
+
+    def test_torch_has_its_place(self):
+        for code in ("import torch\n", "import os, torch.cuda\n", "from torch import nn\n",
+                     "import importlib\nimportlib.import_module('torch')\n"):
+            line = code.count("\n")
+            self.in_source(code, line, "torch is imported in", path="python/inrush/a.py")
+            for place in ("torch/a.py", "frameworks/a.py", "safetensors/a.py", "transformers/a.py", "dcp.py"):
+                self.assert_good(f"python/inrush/{place}", code)
+        self.in_source("def f():\n    import torch\n", 2, "torch is imported in", path="python/inrush/a.py")
+        self.assert_good("tests/python/a.py", "import torch\n")
+        self.assert_good("python/inrush/a.py", "import inrush.torch\nfrom . import torch\n")
+
+    def test_what_the_package_never_does(self):
+        self.in_source("if a:\n    print(1)\n", 2, "never prints", path="python/inrush/a.py")
+        self.in_source("sys.exit(1)\n", 1, "never ends", path="python/inrush/torch/a.py")
+        for change in ("os.environ['A'] = '1'", "del os.environ['A']", "os.environ |= a", "environ.pop('A')",
+                       "os.environ.setdefault('A', '1')", "os.putenv('A', '1')", "os.environ = {}"):
+            self.in_source(f"\n{change}\n", 2, "never changes the environment", path="python/inrush/a.py")
+        self.assert_good("tools/a.py", "print(1)\nsys.exit(1)\nos.environ['A'] = '1'\n")
+        self.assert_good("python/inrush/a.py", "a = os.environ.get('A')\nb.update(a)\nc['print'] = 1\n")
 
     def test_text(self):
         self.in_source("// TO" "DO later\n", 1, "finish it")

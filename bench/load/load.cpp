@@ -58,7 +58,7 @@ double measure_pinned_limit(engine::Gpu& gpu, int rounds) {
 }
 
 // Brings the files into the page cache by plain reads.
-void warm(const Checkpoint& checkpoint) {
+void read_all(const Checkpoint& checkpoint) {
   const engine::LocalStore store;
   std::vector<std::thread> threads;
   for (const CheckpointFile& file : checkpoint.files()) {
@@ -153,7 +153,7 @@ int run(int argument_count, char** arguments) {
     for (std::size_t i = 0; i <= checkpoints.size(); ++i) {
       // Again, in case something was evicted; and the driver gets time to clear what the last load freed,
       // which takes 4 % of the speed of a load that starts at once.
-      warm(checkpoints[i % checkpoints.size()]);
+      read_all(checkpoints[i % checkpoints.size()]);
       const Measurement measurement =
           measure(loader, checkpoints[i % checkpoints.size()], device, i == 0 ? "first" : "later");
       print(measurement, limit);

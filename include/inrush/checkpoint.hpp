@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,7 +38,7 @@ struct FileIdentity {
 
 struct CheckpointFile {
   std::string path;               // as it is opened again by a load
-  std::uint64_t data_offset = 0;  // 8 + header length: where the tensors' bytes start
+  std::uint64_t data_offset = 0;  // 8 + header length: where the tensors' bytes start; 0: another format
   FileIdentity identity;
   std::map<std::string, std::string> metadata;  // `__metadata__`; empty where it is absent or null
 };
@@ -70,11 +71,16 @@ struct DiscoverOptions {
   IndexPolicy index = IndexPolicy::use;
   std::uint64_t header_bytes_max = 100'000'000;  // the reference's own cap
   std::uint64_t index_bytes_max = 256ULL << 20;
-  std::uint64_t tensor_count_max = 2'000'000;  // of one file
-  std::uint64_t name_bytes_max = 4ULL << 20;   // decoded
+  std::uint64_t tensor_count_max = 2'000'000;     // of one file
+  std::uint64_t name_bytes_max = 4ULL << 20;      // decoded
+  std::uint64_t metadata_count_max = 65'536;      // entries of __metadata__ of one file
+  std::uint64_t dimension_count_max = 8'000'000;  // of all shapes of one file together
   std::uint32_t rank_max = 64;
   std::uint32_t nesting_max = 128;  // of fields that are not part of the format
   std::uint32_t file_count_max = 20'000;
+  // Asked on the thread that is in discover(), between files and now and then in a large header. True ends
+  // the call with `cancelled`. It may throw; the exception passes through discover().
+  std::function<bool()> interrupted = {};
 };
 
 class INRUSH_API Checkpoint {
@@ -104,7 +110,26 @@ class INRUSH_API Checkpoint {
 // *.safetensors.index.json. In a folder: one index if there is one, else model.safetensors, else all
 // *.safetensors of the top level, sorted by name. Reads headers only, closes every file again, blocks on
 // storage. Throws not_found, corrupt_checkpoint (file, tensor, range and cause), invalid_request (two
-// indexes; a FIFO or device node), storage_failed.
+// indexes; a FIFO or device node), storage_failed, out_of_memory, cancelled.
 [[nodiscard]] INRUSH_API Checkpoint discover(const std::string& path, const DiscoverOptions& options = {});
+
+// A tensor whose place another format tells: `offset` is that of its first byte in files[file], and its bytes
+// follow each other in C order.
+struct TensorPlace {
+  std::string name;
+  DType dtype = DType::u8;
+  std::vector<std::uint64_t> shape;
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;
+};
+
+// A checkpoint of byte ranges of any files: the archives of torch.save, the folders of
+// torch.distributed.checkpoint. `path` is what the user named, for messages. Opens each file to learn its
+// size and identity, reads none of it, and closes it again. Throws invalid_request (a file or a name that is
+// not there or not unique, a shape that does not fill whole bytes), corrupt_checkpoint (a range that leaves
+// its file, or two that overlap), not_found, storage_failed.
+[[nodiscard]] INRUSH_API Checkpoint describe_checkpoint(const std::string& path,
+                                                        std::span<const std::string> files,
+                                                        std::vector<TensorPlace> tensors);
 
 }  // namespace inrush::inline v0

@@ -5,6 +5,7 @@
 
 #include <inrush/version.hpp>
 
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -21,7 +22,7 @@ enum class ErrorCode {
   out_of_memory,       // host, pinned or device memory: load less, or free some
   device_failed,       // the GPU or its driver returned an error
   timed_out,           // the deadline of the request passed
-  cancelled,           // somebody called cancel()
+  cancelled,           // somebody called cancel(), or `interrupted` said so
   internal,            // a bug of this library: report it
 };
 
@@ -44,5 +45,19 @@ class INRUSH_API Error : public std::runtime_error {
   ErrorCode code_;
   int system_error_;
 };
+
+// One code of cuFile, NVIDIA's library for GPUDirect Storage.
+struct Explanation {
+  int code = 0;              // 5001 to 5050
+  std::string_view name;     // CU_FILE_DRIVER_NOT_INITIALIZED
+  std::string_view meaning;  // in our words
+  std::string_view cause;    // the likely one in practice
+  std::string_view remedy;
+};
+
+// All of them, by code.
+[[nodiscard]] INRUSH_API std::span<const Explanation> cufile_errors() noexcept;
+// Null where there is no such code. A negative one means the same, as cuFileRead returns it.
+[[nodiscard]] INRUSH_API const Explanation* explain_cufile_error(int code) noexcept;
 
 }  // namespace inrush::inline v0

@@ -16,10 +16,11 @@ namespace inrush::inline v0 {
 
 // A way for bytes to travel, whether this machine offers it, and why or why not.
 struct PathChoice {
-  std::string name;  // "staged", "gds"
+  std::string name;  // "staged", "gds", "cufile-compat"
   bool usable = false;
   std::string reason;
   double measured_bytes_per_second = 0;  // 0: never measured here
+  double measured_cpu_seconds_per_gb = 0;
 
   bool operator==(const PathChoice&) const = default;
 };
@@ -40,13 +41,14 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-// One buffer to allocate.
+// One buffer: to allocate, or a group of targets, the caller's memory.
 struct Slab {
   Device device;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t alignment_bytes = 0;
-  std::uint32_t first_piece = 0;  // its pieces are [first_piece, first_piece + piece_count)
+  std::uint64_t size_bytes = 0;       // of a group of targets: the bytes of its tensors
+  std::uint64_t alignment_bytes = 0;  // 1 where it is a group of targets
+  std::uint32_t first_piece = 0;      // its pieces are [first_piece, first_piece + piece_count)
   std::uint32_t piece_count = 0;
+  std::uint64_t target_address = 0;  // of the lowest target in it; 0: memory that is allocated
 
   bool operator==(const Slab&) const = default;
 };
@@ -56,7 +58,7 @@ struct Slab {
 struct Placement {
   std::uint64_t tensor = 0;  // index into the Checkpoint
   std::uint32_t slab = 0;
-  std::uint64_t slab_offset = 0;  // a multiple of 256
+  std::uint64_t slab_offset = 0;  // a multiple of 256; of a target: its address - Slab::target_address
   std::uint64_t size_bytes = 0;   // of the slice, where there is one
   std::optional<Slice> slice = {};
 
@@ -90,12 +92,14 @@ struct Piece {
 };
 
 struct Plan {
-  std::vector<Slab> slabs;
-  std::vector<Placement> placements;  // empty ones first, then by slab and slab_offset
+  std::vector<Slab> slabs;            // those that are allocated, then the groups of targets
+  std::vector<Placement> placements;  // empty ones first, then by slab and place in the files
   std::vector<Piece> pieces;          // ordered by slab, then by file position: the order of reading
   std::vector<Segment> segments;
-  std::string path;                                      // the chosen one
-  std::vector<PathChoice> paths;                         // all, with the reasons
+  std::string path;               // the chosen one
+  std::string path_rule;          // which rule chose it, with the figures
+  bool path_is_forced = false;    // then also ranges that are in the page cache go by it
+  std::vector<PathChoice> paths;  // all, with the reasons
   PageCachePolicy page_cache = PageCachePolicy::bypass;  // of cold ranges: keep or bypass
   std::string page_cache_rule;                           // which rule chose it
   std::uint32_t reader_count = 1;
@@ -107,9 +111,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Pure: no I/O, no clock, no environment. Throws invalid_request (a pattern or a slice that fits nothing;
-// names the tensor) and environment_unfit (a forced path or device that `machine` does not offer; gives the
-// reason).
+// Pure: no I/O, no clock, no environment. Throws invalid_request (a pattern, a slice or a target that fits
+// nothing; names the tensor), environment_unfit (a forced path or device that `machine` does not offer;
+// gives the reason) and out_of_memory.
 [[nodiscard]] INRUSH_API Plan make_plan(const Checkpoint& checkpoint, const LoadRequest& request,
                                         const Machine& machine);
 

@@ -34,6 +34,22 @@ struct Allocation {
   bool stream_ordered = false;  // whether `stream` counts (a null stream is a stream too)
 };
 
+// Memory of the caller that one tensor (or the slice of it that is asked for) is written to.
+struct Target {
+  void* pointer = nullptr;  // on LoadRequest::device, at any alignment; may be null where there are no bytes
+  std::uint64_t size_bytes = 0;
+};
+
+// Tensors that are written to memory which exists. Nobody else may use that of a tensor from start() until
+// the tensor is handed out or the load has ended (next() or get() threw, or the Load is gone); where a load
+// fails, Report::overwritten_targets says which ones were reached.
+struct Targets {
+  std::map<std::string, Target> by_name = {};
+  std::shared_ptr<void> owner = {};  // keeps all of them alive
+  void* stream = nullptr;            // as in Allocation
+  bool stream_ordered = false;
+};
+
 // Called only on the thread that is in Loader::start(), Load::next() or Load::get(). It may throw; the load
 // then ends with that error.
 using AllocateFunction =
@@ -42,7 +58,10 @@ using AllocateFunction =
 enum class PathPreference : std::uint8_t {
   automatic,  // the fastest path that is usable, fallbacks allowed and reported
   staged,     // storage -> pinned host ring -> device
-  gds,        // GPUDirect Storage or nothing
+  gds,        // GPUDirect Storage: storage -> device by cuFile, compat mode forbidden. Where that cannot be
+        // opened the load fails with the reason; files that cuFile refuses come staged, and are reported
+  cufile_compat,  // cuFile's own way through host memory, to compare with: never chosen unless it measured
+                  // faster
 };
 
 enum class PageCachePolicy : std::uint8_t {
@@ -62,12 +81,20 @@ struct LoadRequest {
   std::map<std::string, Slice> slices = {};
   // Without it the library allocates, a slab at a time, and frees a slab with the last tensor in it.
   AllocateFunction allocate = {};
+  // Tensors that get no memory but are written to the caller's. invalid_request, before any I/O: a target of
+  // a tensor that is unknown or not selected, of another size than its bytes, null, or overlapping another
+  // one.
+  Targets targets = {};
   PathPreference path = PathPreference::automatic;
   PageCachePolicy page_cache = PageCachePolicy::automatic;
-  // Device bytes that may be filled and not yet taken by next(); 0: no limit.
+  // Device bytes that may be filled and not yet taken by next(), targets not counted; 0: no limit.
   std::uint64_t window_bytes_max = 0;
   // The whole load fails with timed_out after this time; 0: none. Counted from start().
   std::chrono::nanoseconds deadline = {};
+  // Asked on the thread that is in start(), next() or get(): between files and slabs, and at least every 50
+  // ms while it waits. True ends the load and that call with `cancelled`. It may throw; the load then ends
+  // with that exception.
+  std::function<bool()> interrupted = {};
 };
 
 }  // namespace inrush::inline v0

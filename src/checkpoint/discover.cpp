@@ -2,6 +2,7 @@
 
 #include <inrush/error.hpp>
 
+#include "base/interruption.hpp"
 #include "base/text.hpp"
 #include "checkpoint/folder.hpp"
 #include "checkpoint/indexed_shards.hpp"
@@ -12,7 +13,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <vector>
@@ -42,11 +45,17 @@ struct IndexFolder {
 class Discovery {
  public:
   Discovery(const Store& store, const std::string& path, const DiscoverOptions& options)
-      : store_(store), path_(path), options_(options), builder_(path) {}
+      : store_(store), path_(path), options_(options), builder_(path) {
+    if (!options.interrupted) return;
+    options_.interrupted = [this, interrupted = options.interrupted] { return ask(interrupted); };
+  }
+  Discovery(const Discovery&) = delete;
+  Discovery& operator=(const Discovery&) = delete;
 
   Checkpoint run();
 
  private:
+  bool ask(const std::function<bool()>& interrupted);
   void read_named(const File& file);
   void read_folder(const std::vector<ListedFile>& entries);
   void read_all(const std::vector<std::string>& names);
@@ -60,7 +69,8 @@ class Discovery {
 
   const Store& store_;
   const std::string& path_;
-  const DiscoverOptions& options_;
+  DiscoverOptions options_;  // whose `interrupted` is ask()
+  bool is_interrupted_ = false;
   CatalogBuilder builder_;
 };
 
@@ -79,7 +89,8 @@ Checkpoint Discovery::run() {
     if (refusal.code() != ErrorCode::invalid_request) throw;
     try {
       entries = store_.list(path_);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      if (error.system_error() != ENOTDIR && error.system_error() != ENOENT) throw;
       throw refusal;  // neither a regular file nor a folder: a FIFO, a device node, a socket
     }
   }
@@ -89,6 +100,18 @@ Checkpoint Discovery::run() {
     read_folder(entries);
   }
   return Checkpoint(builder_.finish());
+}
+
+// What ends discovery here must not be taken for a fault of the shard that is being read: true stays where
+// this throws.
+bool Discovery::ask(const std::function<bool()>& interrupted) {
+  is_interrupted_ = true;
+  if (interrupted()) {
+    throw Error(ErrorCode::cancelled,
+                fmt::format("{}: discovery was cancelled: `interrupted` said so", printable(path_)));
+  }
+  is_interrupted_ = false;
+  return false;
 }
 
 void Discovery::read_named(const File& file) {
@@ -112,6 +135,7 @@ void Discovery::read_folder(const std::vector<ListedFile>& entries) {
 
 void Discovery::read_all(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
+    check_interrupted(options_.interrupted);
     const std::shared_ptr<File> file = open_beneath(path_, name);
     builder_.add(read_shard(*file, options_));
   }
@@ -162,12 +186,14 @@ void Discovery::read_shards(const ShardIndex& index, const IndexPlace& place) {
   std::optional<Error> first_error;
   for (std::uint32_t number = 0; number < index.shards.size(); ++number) {
     const std::string& name = index.shards[number];
+    check_interrupted(options_.interrupted);
     try {
       const std::shared_ptr<File> shard = open_beneath(place.folder, name);
       // After the first fault the rest is opened only to list all files that are missing: those are the
       // likelier cause.
       if (missing.empty() && !first_error) shards.add(read_shard(*shard, options_), number, builder_);
     } catch (const Error& error) {
+      if (is_interrupted_) throw;
       if (error.code() == ErrorCode::not_found) {
         const bool is_absent = error.system_error() == ENOENT || error.system_error() == 0;
         missing.push_back(printable(name) + (is_absent ? "" : " (" + errno_text(error.system_error()) + ")"));
@@ -206,7 +232,12 @@ Checkpoint discover_in(const Store& store, const std::string& path, const Discov
 namespace inrush::inline v0 {
 
 Checkpoint discover(const std::string& path, const DiscoverOptions& options) {
-  return engine::discover_in(engine::LocalStore(), path, options);
+  try {
+    return engine::discover_in(engine::LocalStore(), path, options);
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::out_of_memory,
+                engine::printable(path) + ": the host has no memory for what its headers say; free some");
+  }
 }
 
 }  // namespace inrush::inline v0

@@ -2,6 +2,7 @@
 
 #include <inrush/error.hpp>
 
+#include "base/interruption.hpp"
 #include "base/range.hpp"
 #include "base/text.hpp"
 #include "checkpoint/foreign_format.hpp"
@@ -115,7 +116,9 @@ void place_in_file(TensorList& list, std::uint64_t data_offset, const HeaderSour
 Header parse_header(const HeaderBytes& bytes, const HeaderSource& source, const DiscoverOptions& options) {
   Header header;
   read_text(bytes, source, options, header);
+  check_interrupted(options.interrupted);
   sort_by_offset(header.list);
+  check_interrupted(options.interrupted);
   refuse_duplicates(header.list, source);
   place_in_file(header.list, bytes.size_bytes, source);
   return header;

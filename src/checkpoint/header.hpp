@@ -1,4 +1,5 @@
-// From the text of a safetensors header to tensors with validated byte ranges. Pure; any thread.
+// From the text of a safetensors header to tensors with validated byte ranges. Pure, but that it asks
+// DiscoverOptions::interrupted; any thread.
 // The rules are those of the reference implementation (safetensors 0.8, `SafeTensors::read_metadata`),
 // stricter in four places: duplicate tensor names, duplicate metadata keys, and the two accidents of serde
 // (dtype as object, tensor as array) are refused.
@@ -28,7 +29,7 @@ struct HeaderSource {
   std::uint64_t name_seed = 0;
 };
 
-// Throws corrupt_checkpoint: file, tensor, range, cause.
+// Throws corrupt_checkpoint: file, tensor, range, cause; cancelled, and what `interrupted` throws.
 [[nodiscard]] Header parse_header(const HeaderBytes& bytes, const HeaderSource& source,
                                   const DiscoverOptions& options);
 

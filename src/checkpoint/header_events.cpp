@@ -1,5 +1,6 @@
 #include "checkpoint/header_events.hpp"
 
+#include "base/interruption.hpp"
 #include "base/range.hpp"
 #include "base/text.hpp"
 
@@ -13,9 +14,8 @@ namespace inrush::engine {
 
 namespace {
 
-// Real files have a few dozen. A map costs about 100 bytes an entry, an entry in the file as few as 8:
-// without a cap a header of 100 MB would take 1.2 GB.
-constexpr std::size_t metadata_count_max = 65'536;
+// About a millisecond's work.
+constexpr std::size_t tensors_per_question = 4096;
 
 constexpr std::string_view metadata_name = "__metadata__";
 
@@ -91,6 +91,7 @@ JsonKey HeaderEvents::take_name(std::string_view text) {
     fail(fmt::format("more than {} tensors (DiscoverOptions::tensor_count_max)", options_.tensor_count_max));
     return JsonKey::stop;
   }
+  if (list.tensors.size() % tensors_per_question == 0) check_interrupted(options_.interrupted);
   record_ = {.name_offset = list.names.size(),
              .name_bytes = static_cast<std::uint32_t>(text.size()),
              .shape_offset = list.dimensions.size()};
@@ -112,8 +113,11 @@ JsonKey HeaderEvents::take_metadata_key(std::string_view text) {
     fail(fmt::format("__metadata__: duplicate key \"{}\"", printable(text)));
     return JsonKey::stop;
   }
-  if (header_.metadata.size() >= metadata_count_max) {
-    fail(fmt::format("__metadata__ has more than {} entries", metadata_count_max));
+  // Real files have a few dozen. A map costs about 100 bytes an entry, an entry in the file as few as 8:
+  // without a cap a header of 100 MB would take 1.2 GB.
+  if (header_.metadata.size() >= options_.metadata_count_max) {
+    fail(fmt::format("__metadata__ has more than {} entries (DiscoverOptions::metadata_count_max)",
+                     options_.metadata_count_max));
     return JsonKey::stop;
   }
   at_ = At::metadata_entry;
@@ -170,6 +174,13 @@ bool HeaderEvents::take_dimension(std::uint64_t dimension) {
   // numbers.
   if (record_.rank == options_.rank_max) {
     return fail_tensor(fmt::format("more than {} dimensions (DiscoverOptions::rank_max)", options_.rank_max));
+  }
+  // Two bytes of the header become eight here: shapes that stay below rank_max could fill 400 MB.
+  if (header_.list.dimensions.size() >= options_.dimension_count_max) {
+    return fail_tensor(
+        fmt::format("more than {} dimensions in all shapes of the file together "
+                    "(DiscoverOptions::dimension_count_max)",
+                    options_.dimension_count_max));
   }
   ++record_.rank;
   header_.list.dimensions.push_back(dimension);

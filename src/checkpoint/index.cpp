@@ -2,6 +2,7 @@
 
 #include <inrush/error.hpp>
 
+#include "base/interruption.hpp"
 #include "base/text.hpp"
 #include "checkpoint/foreign_format.hpp"
 #include "checkpoint/json_reader.hpp"
@@ -22,6 +23,7 @@ namespace inrush::engine {
 namespace {
 
 constexpr std::size_t shard_name_bytes_max = 4096;  // PATH_MAX
+constexpr std::size_t tensors_per_question = 4096;  // of `interrupted`
 
 // Why a shard of that name is never opened; empty where it may be.
 std::string_view shard_name_fault(std::string_view name) {
@@ -148,6 +150,7 @@ JsonKey IndexEvents::take_tensor(std::string_view text) {
                      options_.tensor_count_max));
     return JsonKey::stop;
   }
+  if (index_.entries.size() % tensors_per_question == 0) check_interrupted(options_.interrupted);
   index_.entries.push_back({.name_offset = index_.names.size(),
                             .name_bytes = static_cast<std::uint32_t>(text.size()),
                             .shard = 0});

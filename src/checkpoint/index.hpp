@@ -34,7 +34,8 @@ struct ShardIndex {
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
 };
 
-// `path` is for messages. Throws corrupt_checkpoint: place and cause. Pure; any thread.
+// `path` is for messages. Throws corrupt_checkpoint: place and cause; cancelled, and what `interrupted`
+// throws. Else pure; any thread.
 [[nodiscard]] ShardIndex parse_index(std::string_view text, const std::string& path,
                                      const DiscoverOptions& options);
 

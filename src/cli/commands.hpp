@@ -10,7 +10,11 @@ namespace inrush::engine {
 
 void add_load_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
+void add_warm_command(CLI::App& app);
+void add_probe_command(CLI::App& app);
 void add_env_command(CLI::App& app);
+void add_explain_command(CLI::App& app);
+void add_stats_command(CLI::App& app);
 void add_version_command(CLI::App& app);
 
 // --follow-links, --ignore-index, --strict-index. `options` must outlive `command`.

@@ -41,8 +41,11 @@ void add_selection_options(CLI::App& command, LoadArguments& arguments) {
 }
 
 void add_way_options(CLI::App& command, LoadArguments& arguments) {
-  command.add_option("--path", arguments.path, "how bytes travel: auto, staged, or gds (or fail)")
-      ->check(CLI::IsMember({"auto", "staged", "gds"}))
+  command
+      .add_option("--path", arguments.path,
+                  "how bytes travel: auto (what `inrush probe` measured to be best), staged, gds (GPUDirect "
+                  "Storage or fail), cufile-compat (to compare with)")
+      ->check(CLI::IsMember({"auto", "staged", "gds", "cufile-compat"}))
       ->type_name("PATH");
   command
       .add_option("--page-cache", arguments.page_cache,

@@ -4,6 +4,7 @@
 
 #include "cli/arguments.hpp"
 #include "cli/check.hpp"
+#include "cli/cufile_environment.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/load_result.hpp"
 #include "cli/output.hpp"
@@ -32,6 +33,7 @@ LoadRequest make_request(const LoadArguments& arguments) {
   }
   if (arguments.path == "staged") request.path = PathPreference::staged;
   if (arguments.path == "gds") request.path = PathPreference::gds;
+  if (arguments.path == "cufile-compat") request.path = PathPreference::cufile_compat;
   if (arguments.page_cache == "keep") request.page_cache = PageCachePolicy::keep;
   if (arguments.page_cache == "bypass") request.page_cache = PageCachePolicy::bypass;
   try {
@@ -99,7 +101,7 @@ class LoadCommand {
   static std::string path_line(const std::string& path) { return escape_text(path, PATH_MAX) + "\n"; }
 
   std::string plan(const Checkpoint& checkpoint) {
-    const Plan plan = make_plan(checkpoint, request_, loader_.machine(request_.device));
+    const Plan plan = make_plan(checkpoint, request_, loader_.machine(request_.device, checkpoint.path()));
     if (arguments_.format == OutputFormat::json) return plan_json(checkpoint, plan, request_.device);
     return describe_plan(checkpoint, plan);
   }
@@ -142,6 +144,9 @@ class LoadCommand {
 
 }  // namespace
 
-std::string run_load(const LoadArguments& arguments) { return LoadCommand(arguments).run(); }
+std::string run_load(const LoadArguments& arguments) {
+  set_cufile_environment(make_request(arguments).path);  // before the Loader has threads
+  return LoadCommand(arguments).run();
+}
 
 }  // namespace inrush::engine

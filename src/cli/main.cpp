@@ -23,7 +23,10 @@ constexpr std::string_view examples =
     "  inrush load /models/llama             load it into the first GPU and say how fast\n"
     "  inrush load /models/llama --check     and compare every byte with the files\n"
     "  inrush inspect /models/llama          its files and tensors\n"
+    "  inrush warm /models/llama             into the page cache, ahead of its load\n"
+    "  inrush probe /models/llama            measure each way from there into the GPU\n"
     "  inrush env                            the settings and where they came from\n"
+    "  inrush explain 5027                   what an error code means\n"
     "  inrush load --help                    all about one command\n";
 
 void add_commands(CLI::App& app) {
@@ -32,7 +35,11 @@ void add_commands(CLI::App& app) {
   app.require_subcommand(0, 1);
   add_load_command(app);
   add_inspect_command(app);
+  add_warm_command(app);
+  add_probe_command(app);
   add_env_command(app);
+  add_explain_command(app);
+  add_stats_command(app);
   add_version_command(app);
 }
 
@@ -87,7 +94,8 @@ int parse_and_run(CLI::App& app, std::vector<std::string> words) {
   try {
     app.parse(std::move(words));
     if (app.get_subcommands().empty()) {
-      write_stderr_line("no command: load, inspect, env or version (see: inrush --help)");
+      write_stderr_line(
+          "no command: load, inspect, warm, probe, env, explain, stats or version (see: inrush --help)");
       return exit_usage;
     }
     return 0;

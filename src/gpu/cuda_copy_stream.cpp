@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace inrush::engine {
@@ -69,24 +70,54 @@ void CudaCopyStream::start(const Copy& copy) const {
   for (std::uint64_t row = 0; row < copy.row_count; ++row) {
     start_run({.source = copy.source + row * copy.source_pitch_bytes,
                .target = static_cast<std::byte*>(copy.target) + row * copy.target_pitch_bytes,
-               .row_bytes = copy.row_bytes});
+               .row_bytes = copy.row_bytes,
+               .from = copy.from});
   }
 }
 
 void CudaCopyStream::start_run(const Copy& copy) const {
   const std::uint64_t bytes = copy.row_bytes * copy.row_count;
-  const CuResult result =
-      context_->table().memcpy_htod_async(address_of(copy.target), copy.source, bytes, stream_.get());
-  if (result != CuResult::success)
-    context_->check(result, fmt::format("cuMemcpyHtoDAsync of {}", bytes_text(bytes)));
+  std::uint64_t part_bytes = bytes;
+  for (std::uint64_t done_bytes = 0; done_bytes < bytes; done_bytes += part_bytes) {
+    const CuAddress address = address_of(copy.target) + done_bytes;
+    const std::byte* const source = copy.source + done_bytes;
+    const auto queue = [&] {
+      const CudaTable& table = context_->table();
+      return copy.from == CopySource::host
+                 ? table.memcpy_htod_async(address, source, part_bytes, stream_.get())
+                 : table.memcpy_dtod_async(address, address_of(source), part_bytes, stream_.get());
+    };
+    part_bytes = bytes - done_bytes;
+    CuResult result = queue();
+    const std::uint64_t room_bytes = result == CuResult::invalid_value ? bytes_in_allocation(address) : 0;
+    if (0 < room_bytes && room_bytes < part_bytes) {
+      part_bytes = room_bytes;
+      result = queue();
+    }
+    if (result != CuResult::success)
+      context_->check(result,
+                      fmt::format("cuMemcpy{}Async of {}", copy.from == CopySource::host ? "HtoD" : "DtoD",
+                                  bytes_text(bytes)));
+  }
+}
+
+// Targets of the caller's may be neighbours in memory and yet lie in two allocations, and the driver refuses
+// a copy that spans them (acts-project/vecmem#175 and #201). Looked up only after a refusal. 0: it does not
+// know.
+std::uint64_t CudaCopyStream::bytes_in_allocation(CuAddress address) const {
+  CuAddress start = 0;
+  std::size_t bytes = 0;
+  const CuResult result = context_->table().mem_get_address_range(&start, &bytes, address);
+  return result == CuResult::success ? start + bytes - address : 0;
 }
 
 void CudaCopyStream::start_rows(const Copy& copy) const {
+  const bool from_host = copy.from == CopySource::host;
   const CuCopy2D rows = {.source_x_bytes = 0,
                          .source_y = 0,
-                         .source_type = CuMemoryType::host,
-                         .source_host = copy.source,
-                         .source_device = 0,
+                         .source_type = from_host ? CuMemoryType::host : CuMemoryType::device,
+                         .source_host = from_host ? copy.source : nullptr,
+                         .source_device = from_host ? 0 : address_of(copy.source),
                          .source_array = nullptr,
                          .source_pitch = copy.source_pitch_bytes,
                          .target_x_bytes = 0,
@@ -155,6 +186,23 @@ void CudaCopyStream::order_after(void* stream) {
   context_->check(table.event_record(order_event_.get(), static_cast<CuStream>(stream)),
                   "cuEventRecord on the caller's stream");
   context_->check(table.stream_wait_event(stream_.get(), order_event_.get(), 0), "cuStreamWaitEvent");
+}
+
+void CudaCopyStream::order_before(void* stream) {
+  const std::lock_guard lock(order_mutex_);
+  const CudaBinding binding(*context_);
+  const CudaTable& table = context_->table();
+  context_->check(table.event_record(order_event_.get(), stream_.get()), "cuEventRecord");
+  context_->check(table.stream_wait_event(static_cast<CuStream>(stream), order_event_.get(), 0),
+                  "cuStreamWaitEvent on the caller's stream");
+}
+
+void CudaCopyStream::fill(void* target, std::uint64_t size_bytes, std::byte value) {
+  if (size_bytes == 0) return;
+  const CudaBinding binding(*context_);
+  context_->check(context_->table().memset_d8_async(address_of(target), std::to_integer<unsigned char>(value),
+                                                    size_bytes, stream_.get()),
+                  "cuMemsetD8Async");
 }
 
 }  // namespace inrush::engine

@@ -23,6 +23,9 @@ class CudaCopyStream final : public CopyStream {
   [[nodiscard]] std::uint64_t reached() override;
   void wait(std::uint64_t ticket) override;
   void order_after(void* stream) override;
+  void order_before(void* stream) override;
+  [[nodiscard]] void* handle() const noexcept override { return stream_.get(); }
+  void fill(void* target, std::uint64_t size_bytes, std::byte value) override;
 
  private:
   struct DestroyStream {
@@ -44,6 +47,7 @@ class CudaCopyStream final : public CopyStream {
   [[nodiscard]] Event make_event() const;
   void start(const Copy& copy) const;
   void start_run(const Copy& copy) const;
+  [[nodiscard]] std::uint64_t bytes_in_allocation(CuAddress address) const;
   void start_rows(const Copy& copy) const;
   void retire();
 
@@ -54,7 +58,7 @@ class CudaCopyStream final : public CopyStream {
   std::deque<Pending> pending_;  // oldest first
   std::uint64_t recorded_ = 0;
   std::uint64_t reached_ = 0;
-  std::mutex order_mutex_;  // one event serves every order_after(): a wait keeps to the record that it found
+  std::mutex order_mutex_;  // one event serves every order: a wait keeps to the record that it found
   Event order_event_;
 };
 

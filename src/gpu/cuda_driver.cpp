@@ -16,7 +16,7 @@ namespace inrush::engine {
 
 namespace {
 
-constexpr std::string_view advice = "; use --device cpu";
+constexpr std::string_view advice = "; use the device \"cpu\"";
 
 Error unfit(const std::string& message) {
   return {ErrorCode::environment_unfit, message + std::string(advice)};
@@ -94,7 +94,12 @@ std::shared_ptr<const CudaDriver> CudaDriver::open(const std::string& library) {
         printable(library), version_text(version), version_text(cu_version_floor)));
   }
   const CuResult result = table->init(0);
-  if (result != CuResult::success) throw unfit(fmt::format("cuInit: {}", cuda_result_text(*table, result)));
+  if (result != CuResult::success) {
+    // What the driver says in the child of a process that used it.
+    const std::string_view why =
+        result == CuResult::not_initialized ? "; CUDA does not survive a fork: start processes by spawn" : "";
+    throw unfit(fmt::format("cuInit: {}{}", cuda_result_text(*table, result), why));
+  }
   if (device_count(*table) == 0)
     throw unfit("the CUDA driver shows no device (CUDA_VISIBLE_DEVICES may hide it)");
   return std::make_shared<CudaDriver>(std::move(table));
@@ -110,6 +115,22 @@ std::vector<Device> CudaDriver::devices() const {
     devices.push_back({DeviceKind::cuda, static_cast<std::uint32_t>(ordinal), device_uuid(*table_, ordinal)});
   }
   return devices;
+}
+
+Device CudaDriver::current_device() const {
+  const std::vector<Device> visible = devices();
+  if (visible.empty()) throw unfit("the CUDA driver shows no device any more");
+  CuDevice current = 0;
+  const CuResult result = table_->ctx_get_device(&current);
+  if (result == CuResult::invalid_context) return visible.front();  // no context is current
+  if (result != CuResult::success) {
+    throw Error(ErrorCode::device_failed, "cuCtxGetDevice: " + cuda_result_text(*table_, result));
+  }
+  // A handle is no ordinal by any promise.
+  for (const Device& device : visible) {
+    if (device_handle(*table_, static_cast<int>(device.index)) == current) return device;
+  }
+  throw unfit("the CUDA context of this thread is on a device that the driver does not list");
 }
 
 std::string CudaDriver::describe(std::uint32_t index) const {

@@ -28,6 +28,9 @@ class CudaDriver {
   [[nodiscard]] const CudaTable& table() const noexcept { return *table_; }
   // Visible devices with their UUIDs ("GPU-..." or "MIG-...").
   [[nodiscard]] std::vector<Device> devices() const;
+  // The device of the context that is current on the calling thread, which stays as it is; where none is, the
+  // first. Throws environment_unfit where no device is visible, device_failed.
+  [[nodiscard]] Device current_device() const;
   // For people: "NVIDIA H200, driver API 13.0".
   [[nodiscard]] std::string describe(std::uint32_t index) const;
 

@@ -5,7 +5,9 @@
 #include "gpu/cuda_context.hpp"
 #include "gpu/cuda_copy_stream.hpp"
 #include "gpu/cuda_driver.hpp"
+#include "gpu/cuda_stream_flags.hpp"
 #include "gpu/cuda_table.hpp"
+#include "gpu/cufile_driver.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -47,6 +49,12 @@ class CudaGpu final : public Gpu {
     return std::make_unique<CudaCopyStream>(context_);
   }
   void copy_to_host(const void* source, std::span<std::byte> target) override;
+  [[nodiscard]] std::unique_ptr<StreamFlags> open_flags(std::uint32_t count) override {
+    return std::make_unique<CudaStreamFlags>(context_, count);
+  }
+  [[nodiscard]] std::shared_ptr<CufileDriver> open_cufile(const CufileOptions& options) override {
+    return std::make_shared<CufileDriver>(options, context_);
+  }
 
  private:
   [[nodiscard]] Error no_memory(std::uint64_t wanted_bytes) const;

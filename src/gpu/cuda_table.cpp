@@ -29,7 +29,7 @@ class EntryPoints {
       throw Error(
           ErrorCode::environment_unfit,
           fmt::format("{} has no {}: it is no CUDA driver, or one before 525; install a newer driver or use "
-                      "--device cpu",
+                      "the device \"cpu\"",
                       printable(name_), symbol));
     }
     entry = reinterpret_cast<Function>(address);
@@ -68,17 +68,24 @@ CudaTable load_cuda_table(void* library, const std::string& name) {
   entries.find(table.primary_ctx_release, "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2");
   entries.find(table.ctx_push_current, "cuCtxPushCurrent", "cuCtxPushCurrent_v2");
   entries.find(table.ctx_pop_current, "cuCtxPopCurrent", "cuCtxPopCurrent_v2");
+  entries.find(table.ctx_get_device, "cuCtxGetDevice", "cuCtxGetDevice");
   entries.find(table.mem_alloc, "cuMemAlloc", "cuMemAlloc_v2");
   entries.find(table.mem_free, "cuMemFree", "cuMemFree_v2");
   entries.find(table.mem_get_info, "cuMemGetInfo", "cuMemGetInfo_v2");
+  entries.find(table.mem_get_address_range, "cuMemGetAddressRange", "cuMemGetAddressRange_v2");
   entries.find(table.mem_host_register, "cuMemHostRegister", "cuMemHostRegister_v2");
   entries.find(table.mem_host_unregister, "cuMemHostUnregister", "cuMemHostUnregister");
+  entries.find(table.mem_host_get_device_pointer, "cuMemHostGetDevicePointer",
+               "cuMemHostGetDevicePointer_v2");
   entries.find(table.memcpy_htod_async, "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2");
+  entries.find(table.memcpy_dtod_async, "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2");
   entries.find(table.memcpy_dtoh, "cuMemcpyDtoH", "cuMemcpyDtoH_v2");
   entries.find(table.memcpy_2d_async, "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2");
+  entries.find(table.memset_d8_async, "cuMemsetD8Async", "cuMemsetD8Async");
   entries.find(table.stream_create, "cuStreamCreate", "cuStreamCreate");
   entries.find(table.stream_destroy, "cuStreamDestroy", "cuStreamDestroy_v2");
   entries.find(table.stream_wait_event, "cuStreamWaitEvent", "cuStreamWaitEvent");
+  entries.find(table.stream_wait_value_32, "cuStreamWaitValue32", "cuStreamWaitValue32_v2");
   entries.find(table.stream_synchronize, "cuStreamSynchronize", "cuStreamSynchronize");
   entries.find(table.event_create, "cuEventCreate", "cuEventCreate");
   entries.find(table.event_destroy, "cuEventDestroy", "cuEventDestroy_v2");

@@ -65,6 +65,7 @@ inline constexpr int cu_version_floor = 12000;         // driver 525
 inline constexpr unsigned cu_register_portable = 1;    // pinned for every context of the process
 inline constexpr unsigned cu_stream_non_blocking = 1;  // never waits for the legacy default stream
 inline constexpr unsigned cu_event_no_timing = 2;
+inline constexpr unsigned cu_wait_until_at_least = 0;  // the word, less the value, is not negative
 // cuGetProcAddress: the entry points whose null stream is the legacy default stream, whatever this process
 // was compiled with.
 inline constexpr std::uint64_t cu_proc_legacy_stream = 1;
@@ -84,17 +85,23 @@ struct CudaTable {
   CuResult (*primary_ctx_release)(CuDevice device);
   CuResult (*ctx_push_current)(CuContext context);
   CuResult (*ctx_pop_current)(CuContext* context);
+  CuResult (*ctx_get_device)(CuDevice* device);
   CuResult (*mem_alloc)(CuAddress* address, std::size_t bytes);
   CuResult (*mem_free)(CuAddress address);
   CuResult (*mem_get_info)(std::size_t* free_bytes, std::size_t* total_bytes);
+  CuResult (*mem_get_address_range)(CuAddress* start, std::size_t* bytes, CuAddress address);
   CuResult (*mem_host_register)(void* memory, std::size_t bytes, unsigned flags);
   CuResult (*mem_host_unregister)(void* memory);
+  CuResult (*mem_host_get_device_pointer)(CuAddress* address, void* memory, unsigned flags);
   CuResult (*memcpy_htod_async)(CuAddress target, const void* source, std::size_t bytes, CuStream stream);
+  CuResult (*memcpy_dtod_async)(CuAddress target, CuAddress source, std::size_t bytes, CuStream stream);
   CuResult (*memcpy_dtoh)(void* target, CuAddress source, std::size_t bytes);
   CuResult (*memcpy_2d_async)(const CuCopy2D* copy, CuStream stream);
+  CuResult (*memset_d8_async)(CuAddress target, unsigned char value, std::size_t bytes, CuStream stream);
   CuResult (*stream_create)(CuStream* stream, unsigned flags);
   CuResult (*stream_destroy)(CuStream stream);
   CuResult (*stream_wait_event)(CuStream stream, CuEvent event, unsigned flags);
+  CuResult (*stream_wait_value_32)(CuStream stream, CuAddress word, std::uint32_t value, unsigned flags);
   CuResult (*stream_synchronize)(CuStream stream);
   CuResult (*event_create)(CuEvent* event, unsigned flags);
   CuResult (*event_destroy)(CuEvent event);

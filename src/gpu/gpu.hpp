@@ -12,7 +12,9 @@
 
 namespace inrush::engine {
 
-// Rows from host memory to device memory. A plain run of bytes is one row.
+enum class CopySource : std::uint8_t { host, device };
+
+// Rows from host or device memory to device memory. A plain run of bytes is one row.
 struct Copy {
   const std::byte* source = nullptr;
   std::uint64_t source_pitch_bytes = 0;
@@ -20,6 +22,7 @@ struct Copy {
   std::uint64_t target_pitch_bytes = 0;
   std::uint64_t row_bytes = 0;
   std::uint64_t row_count = 1;
+  CopySource from = CopySource::host;
 };
 
 // Copies in order, asynchronously. One thread at a time, except order_after(). Destroying it waits for its
@@ -39,12 +42,33 @@ class CopyStream {
   // Copies that start after this call wait for what is queued on the caller's stream (a CUstream) now. Any
   // thread.
   virtual void order_after(void* stream) = 0;
+  // What is queued on the caller's stream from now on waits for the copies so far. Never blocks. Any thread.
+  virtual void order_before(void* stream) = 0;
+  // The CUstream; null on the CPU.
+  [[nodiscard]] virtual void* handle() const noexcept = 0;
+  // Sets every byte, after the copies so far. Throws device_failed.
+  virtual void fill(void* target, std::uint64_t size_bytes, std::byte value) = 0;
+};
+
+// Words that streams wait for and the CPU sets, for good. Destroying it waits until every stream has passed
+// its waits; all of them must be set by then.
+class StreamFlags {
+ public:
+  virtual ~StreamFlags() = default;
+  // Any thread.
+  virtual void set(std::uint32_t index) noexcept = 0;
+  // What is queued on `stream` (a CUstream) from now on starts after set(index). Never blocks. Throws
+  // device_failed.
+  virtual void wait(std::uint32_t index, void* stream) = 0;
 };
 
 struct DeviceMemoryInfo {
   std::uint64_t free_bytes = 0;
   std::uint64_t total_bytes = 0;
 };
+
+struct CufileOptions;
+class CufileDriver;
 
 // All calls from any thread: each binds the device's context for its own duration.
 class Gpu {
@@ -64,6 +88,10 @@ class Gpu {
   [[nodiscard]] virtual std::unique_ptr<CopyStream> open_stream() = 0;
   // Blocks. Throws device_failed.
   virtual void copy_to_host(const void* source, std::span<std::byte> target) = 0;
+  // Throws environment_unfit where streams of the device cannot wait for values in host memory.
+  [[nodiscard]] virtual std::unique_ptr<StreamFlags> open_flags(std::uint32_t count) = 0;
+  // cuFile for this device (gpu/cufile_driver.hpp). Blocks for up to a second. Throws environment_unfit.
+  [[nodiscard]] virtual std::shared_ptr<CufileDriver> open_cufile(const CufileOptions& options) = 0;
 };
 
 // The CPU target. Copies are done when copy() returns.

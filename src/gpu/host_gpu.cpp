@@ -38,6 +38,11 @@ class HostCopyStream final : public CopyStream {
                 fmt::format("wait for ticket {} of {}: it was never recorded", ticket, recorded_));
   }
   void order_after(void* /*stream*/) override {}
+  void order_before(void* /*stream*/) override {}
+  [[nodiscard]] void* handle() const noexcept override { return nullptr; }
+  void fill(void* target, std::uint64_t size_bytes, std::byte value) override {
+    std::memset(target, std::to_integer<int>(value), size_bytes);
+  }
 
  private:
   std::uint64_t recorded_ = 0;
@@ -59,6 +64,12 @@ class HostGpu final : public Gpu {
   }
   void copy_to_host(const void* source, std::span<std::byte> target) override {
     if (!target.empty()) std::memcpy(target.data(), source, target.size());
+  }
+  [[nodiscard]] std::unique_ptr<StreamFlags> open_flags(std::uint32_t /*count*/) override {
+    throw Error(ErrorCode::environment_unfit, "the device \"cpu\" has no streams that could wait for values");
+  }
+  [[nodiscard]] std::shared_ptr<CufileDriver> open_cufile(const CufileOptions& /*options*/) override {
+    throw Error(ErrorCode::environment_unfit, "cuFile reads into GPU memory, and this is the device \"cpu\"");
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "storage/file.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -26,8 +27,8 @@ class FileSet {
   FileSet(const Store& store, const Checkpoint& checkpoint, std::vector<std::uint32_t> piece_counts);
 
   // Opens the files that have pieces, as many as may stay open, so that what is missing is found before
-  // anything is allocated.
-  void open_first();
+  // anything is allocated. Calls `before_each`, which may throw, before each of them.
+  void open_first(const std::function<void()>& before_each);
   // The file for one more piece in flight. Throws not_found, corrupt_checkpoint (it is another file now),
   // storage_failed.
   [[nodiscard]] std::shared_ptr<const File> acquire(std::uint32_t file);

@@ -14,6 +14,9 @@ namespace inrush::engine {
 namespace {
 
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
+// 1/32 of the host's memory, and of each cgroup's limit, stays free of what page_cache_room_bytes() grants:
+// the kernel starts to reclaim before all is taken.
+constexpr std::uint64_t kept_share = 32;
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path);
@@ -62,35 +65,56 @@ std::optional<std::string> cgroup_of(const std::string& text, std::string_view c
 // Files that say the same in the two versions of cgroups.
 struct CgroupNames {
   std::string mount, limit, usage, stat_prefix;
+  std::string throttle;  // from there on the kernel reclaims from the group; empty: there is no such limit
 };
 
-const CgroupNames v2_names = {"/sys/fs/cgroup", "memory.max", "memory.current", ""};
+const CgroupNames v2_names = {"/sys/fs/cgroup", "memory.max", "memory.current", "", "memory.high"};
 const CgroupNames v1_names = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                              "total_"};
+                              "total_", ""};
 
-// File pages that the kernel can drop. Not "file" or "cache": those count tmpfs too, which cannot be dropped.
-std::uint64_t reclaimable_bytes(const std::string& stat, const CgroupNames& names) {
-  return number_after(stat, names.stat_prefix + "inactive_file ").value_or(0) +
-         number_after(stat, names.stat_prefix + "active_file ").value_or(0);
+// Which file pages count as free. Not "file" or "cache" as a whole: those count tmpfs too, which cannot be
+// dropped.
+enum class FreePages {
+  reclaimable,  // all that the kernel can drop
+  unused,       // what it drops first, since nobody used it twice or lately
+};
+
+std::uint64_t file_bytes(const std::string& stat, const CgroupNames& names, FreePages pages) {
+  const std::uint64_t inactive = number_after(stat, names.stat_prefix + "inactive_file ").value_or(0);
+  if (pages == FreePages::unused) return inactive;
+  return inactive + number_after(stat, names.stat_prefix + "active_file ").value_or(0);
+}
+
+std::uint64_t limit_of(const std::string& folder, const CgroupNames& names, FreePages pages) {
+  std::uint64_t limit = read_limit(folder + names.limit);
+  if (pages == FreePages::reclaimable) return limit;
+  if (!names.throttle.empty()) limit = std::min(limit, read_limit(folder + names.throttle));
+  return limit == unlimited ? unlimited : limit - limit / kept_share;
 }
 
 // Walks from our own cgroup up to the root of the mount: a limit of any ancestor binds. In a container with a
 // cgroup namespace of the host the path of /proc may not exist below the mount; the mount itself is looked at
 // in any case.
-std::uint64_t cgroup_free_bytes(const std::string& root, const CgroupNames& names, std::string path) {
+std::uint64_t cgroup_free_bytes(const std::string& root, const CgroupNames& names, std::string path,
+                                FreePages pages) {
   std::uint64_t least = unlimited;
   while (true) {
     const std::string folder = root + names.mount + (path == "/" ? "" : path) + "/";
-    const std::uint64_t limit = read_limit(folder + names.limit);
+    const std::uint64_t limit = limit_of(folder, names, pages);
     const std::uint64_t usage = read_limit(folder + names.usage);
     if (limit != unlimited && usage != unlimited) {
       const std::uint64_t held =
-          usage - std::min(usage, reclaimable_bytes(read_text(folder + "memory.stat"), names));
+          usage - std::min(usage, file_bytes(read_text(folder + "memory.stat"), names, pages));
       least = std::min(least, limit - std::min(limit, held));
     }
     if (path.empty() || path == "/") return least;
     path.resize(path.find_last_of('/'));
   }
+}
+
+std::uint64_t cgroups_free_bytes(const std::string& root, const std::string& own_cgroups, FreePages pages) {
+  return std::min(cgroup_free_bytes(root, v2_names, cgroup_of(own_cgroups, "").value_or(""), pages),
+                  cgroup_free_bytes(root, v1_names, cgroup_of(own_cgroups, "memory").value_or(""), pages));
 }
 
 std::uint32_t quota_cpus(const std::string& root, const std::string& own_cgroups) {
@@ -122,10 +146,20 @@ HostFacts read_host_facts(const std::string& root) {
   HostFacts facts;
   facts.cpu_count = std::min(affinity_cpus(), quota_cpus(root, own_cgroups));
   facts.free_bytes =
-      std::min({available_kib ? *available_kib * 1024 : 0,
-                cgroup_free_bytes(root, v2_names, cgroup_of(own_cgroups, "").value_or("")),
-                cgroup_free_bytes(root, v1_names, cgroup_of(own_cgroups, "memory").value_or(""))});
+      std::min(available_kib ? *available_kib * 1024 : unlimited,  // /proc may be hidden: no reason to refuse
+               cgroups_free_bytes(root, own_cgroups, FreePages::reclaimable));
   return facts;
+}
+
+std::uint64_t page_cache_room_bytes(const std::string& root) {
+  const std::string memory = read_text(root + "/proc/meminfo");
+  const auto total_kib = number_after(memory, "MemTotal:");
+  const auto free_kib = number_after(memory, "MemFree:");
+  if (!total_kib || !free_kib) return 0;  // what nobody knows to be free is not taken
+  const std::uint64_t host_kib = *free_kib + number_after(memory, "Inactive(file):").value_or(0);
+  const std::uint64_t kept_kib = *total_kib / kept_share;
+  return std::min((host_kib - std::min(host_kib, kept_kib)) * 1024,
+                  cgroups_free_bytes(root, read_text(root + "/proc/self/cgroup"), FreePages::unused));
 }
 
 std::uint64_t peak_resident_bytes() {

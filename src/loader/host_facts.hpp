@@ -13,6 +13,11 @@ struct HostFacts {
                                  // reclaimable cache counted as free
 };
 
+// Bytes that new pages of files may take without pushing out what is in use: the least of what the host and
+// each cgroup up to the root have free or hold in file pages that the kernel counts as inactive, each less
+// 1/32 of its memory or limit. 0 where the host does not tell.
+[[nodiscard]] std::uint64_t page_cache_room_bytes(const std::string& root = "");
+
 // `root` is "" on a real machine. What cannot be read does not limit.
 [[nodiscard]] HostFacts read_host_facts(const std::string& root = "");
 

@@ -5,6 +5,8 @@
 #include "base/engine_thread.hpp"
 #include "base/text.hpp"
 #include "loader/host_facts.hpp"
+#include "loader/load_gds.hpp"
+#include "transfer/gds_path.hpp"
 #include "transfer/staged_path.hpp"
 
 #include <fmt/format.h>
@@ -48,8 +50,10 @@ std::uint64_t payload_bytes(const Plan& plan, const Piece& piece) {
 }  // namespace
 
 LoadImpl::LoadImpl(LoadParts parts)
-    : parts_(std::move(parts)),
+    : kept_parts_(std::make_unique<const LoadParts>(std::move(parts))),
+      parts_(*kept_parts_),
       pid_(::getpid()),
+      interruption_(parts_.request.interrupted),
       stop_(deadline_of(parts_)),
       report_(parts_.start),
       files_(*parts_.store, parts_.checkpoint, pieces_by_file(parts_.plan, parts_.checkpoint.files().size())),
@@ -63,12 +67,18 @@ LoadImpl::~LoadImpl() {
     static_cast<void>(staging_.release());
     // Destroying a condition variable waits for its waiters, and the parent's thread never leaves here.
     static_cast<void>(state_.release());
+    static_cast<void>(kept_parts_.release());
     return;
   }
+  close();
+}
+
+void LoadImpl::close() noexcept {
+  if (::getpid() != pid_) return;  // a forked child has no thread to join
   stop_.cancel();
   try {
     settle();
-  } catch (...) {  // host memory for a log line: nothing that a destructor may tell
+  } catch (...) {  // host memory for a log line: nothing to tell anybody about
   }
 }
 
@@ -88,7 +98,7 @@ void LoadImpl::begin() {
     report_.end_stage(&Stages::last_byte);
     return state_->ended(nullptr);
   }
-  files_.open_first();
+  files_.open_first([this] { check_interruption(); });
   report_.end_stage(&Stages::open, parts_.plan_seconds + files_.open_seconds());
   report_.end_stage(&Stages::headers);
   staging_ = parts_.pool->lend({.gpu = parts_.gpu,
@@ -102,34 +112,56 @@ void LoadImpl::begin() {
                 error.code().value());
   }
   allocate_in_window();
+  open_targets();
 }
 
 // --- the path's thread ---
 
-void LoadImpl::run_path() noexcept {
-  try {
-    StagedPath path({.gpu = *parts_.gpu,
+void LoadImpl::run_transfer() {
+  StagedParts staged{.gpu = *parts_.gpu,
                      .stream = *staging_->stream,
                      .queue = *staging_->queue,
                      .ring = staging_->ring,
                      .fallbacks = fallbacks_,
                      .stop = stop_,
-                     .before_direct = [this] { register_ring(); }});
-    path.run(parts_.plan, *this);
+                     .before_direct = [this] { register_ring(); }};
+  if (parts_.cufile == nullptr) return StagedPath(std::move(staged)).run(parts_.plan, *this);
+  LoadGds gds({.plan = parts_.plan,
+               .opening = *parts_.cufile,
+               .staging = *staging_,
+               .fallbacks = fallbacks_,
+               .report = report_});
+  try {
+    GdsPath(std::move(staged), gds.path_parts()).run(parts_.plan, *this);
+  } catch (...) {
+    gds.judge();
+    throw;
+  }
+  gds.judge();
+}
+
+void LoadImpl::run_path() noexcept {
+  try {
+    run_transfer();
     report_.end_stage(&Stages::last_byte);
-    state_->ended(nullptr);
+    tell_ended(nullptr);
   } catch (const Error& error) {
     state_->seal();  // what is taken from now on would be missing from the list
     report_.set_suspects(taken_tensors_of_changed_file());
     if (error.code() == ErrorCode::device_failed) staging_is_spoilt_ = true;
     const std::string place = "load " + printable(parts_.checkpoint.path());
-    state_->ended(std::make_exception_ptr(with_progress(error).within(place)));
+    tell_ended(std::make_exception_ptr(with_progress(error).within(place)));
   } catch (const std::bad_alloc&) {
-    state_->ended(
+    tell_ended(
         std::make_exception_ptr(Error(ErrorCode::out_of_memory, "host memory ran out during the load")));
   } catch (const std::exception& error) {
-    state_->ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
+    tell_ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
   }
+}
+
+void LoadImpl::tell_ended(std::exception_ptr error) noexcept {
+  if (parts_.observer != nullptr) parts_.observer->ended(error);
+  state_->ended(std::move(error));
 }
 
 // A deadline is a matter of speed: the message says what came in the time.
@@ -169,11 +201,16 @@ std::string LoadImpl::describe(std::uint32_t piece) const {
 
 void LoadImpl::first_byte() { report_.end_stage(&Stages::first_byte); }
 
+void LoadImpl::submitted(std::uint32_t piece) {
+  if (parts_.observer != nullptr) parts_.observer->submitted(parts_.plan.pieces[piece]);
+}
+
 void LoadImpl::arrived(const Arrival& arrival) {
   const Piece& piece = parts_.plan.pieces[arrival.piece];
   report_.add(arrival, payload_bytes(parts_.plan, piece));
   files_.release(piece.file);
   report_.add_tensors(state_->arrived(arrival.piece));
+  if (parts_.observer != nullptr) parts_.observer->arrived(piece);
 }
 
 void LoadImpl::orphaned(std::uint64_t count) noexcept {
@@ -226,12 +263,45 @@ void LoadImpl::require_own_process() const {
   }
 }
 
+// Ends the load on the consumer's side; `error` is what next() says from now on. Afterwards nothing is
+// written any more, also to targets.
+void LoadImpl::end_with(std::exception_ptr error) {
+  state_->fail(std::move(error));
+  stop_.cancel();
+  settle();
+}
+
+// Before the error of a load reaches the caller: from then on nothing may be written any more, also to
+// targets. The path has waited for its copies, unless the events that tell failed too; the end of the stream
+// waits for those.
+void LoadImpl::settle_if_failed() {
+  if (state_->has_failed()) settle();
+}
+
+void LoadImpl::check_interruption() {
+  try {
+    interruption_.check();
+  } catch (...) {
+    end_with(std::current_exception());
+    throw;
+  }
+}
+
+void LoadImpl::check_interruption_when_due() {
+  if (interruption_.is_due()) check_interruption();
+}
+
 void LoadImpl::allocate_in_window() {
   std::uint32_t allocated_count = 0;
   while (const std::optional<std::uint32_t> slab = state_->slab_to_allocate()) {
+    check_interruption();
     if (++allocated_count > slabs_ahead) std::this_thread::sleep_for(allocation_pause);
     allocate_slab(*slab);
   }
+  note_allocated();
+}
+
+void LoadImpl::note_allocated() {
   if (state_->all_allocated()) report_.end_stage(&Stages::allocate);
 }
 
@@ -239,10 +309,24 @@ void LoadImpl::allocate_slab(std::uint32_t slab) {
   try {
     state_->allocated(slab, allocate_memory(parts_.plan.slabs[slab]));
   } catch (...) {
-    state_->fail(std::current_exception());  // what next() says from now on
-    stop_.cancel();
+    end_with(std::current_exception());
     throw;
   }
+}
+
+// The last step of start(): a start() that throws has written to no target, since nobody could ask which.
+void LoadImpl::open_targets() {
+  const std::vector<Slab>& slabs = parts_.plan.slabs;
+  const auto first =
+      std::find_if(slabs.begin(), slabs.end(), [](const Slab& slab) { return slab.target_address != 0; });
+  if (first == slabs.end()) return;
+  const Targets& targets = parts_.request.targets;
+  if (targets.stream_ordered) staging_->stream->order_after(targets.stream);  // invariant 10
+  for (auto slab = first; slab != slabs.end(); ++slab) {
+    auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(slab->target_address));
+    state_->allocated(static_cast<std::uint32_t>(slab - slabs.begin()), {data, targets.owner, nullptr});
+  }
+  note_allocated();
 }
 
 SlabMemory LoadImpl::allocate_memory(const Slab& slab) {
@@ -264,15 +348,21 @@ SlabMemory LoadImpl::allocate_memory(const Slab& slab) {
   return {static_cast<std::byte*>(given.pointer), std::move(given.owner), nullptr};
 }
 
-std::optional<Tensor> LoadImpl::next() { return next_until(Clock::time_point::max()); }
+std::optional<Tensor> LoadImpl::next() { return next_for(std::chrono::nanoseconds::max()); }
 
 std::optional<Tensor> LoadImpl::next_for(std::chrono::nanoseconds wait_max) {
-  return next_until(later(Clock::now(), wait_max));
+  require_own_process();
+  try {
+    return next_until(later(Clock::now(), wait_max));
+  } catch (...) {
+    settle_if_failed();
+    throw;
+  }
 }
 
 std::optional<Tensor> LoadImpl::next_until(Clock::time_point until) {
-  require_own_process();
   while (true) {
+    check_interruption_when_due();
     allocate_in_window();
     if (std::optional<LoadState::Taken> taken = state_->take_next()) return make_tensor(*taken);
     if (state_->finished()) {
@@ -280,7 +370,7 @@ std::optional<Tensor> LoadImpl::next_until(Clock::time_point until) {
       return std::nullopt;
     }
     if (Clock::now() >= until) return std::nullopt;
-    state_->wait_for_next(until);
+    state_->wait_for_next(std::min(until, interruption_.due()));
   }
 }
 
@@ -291,28 +381,42 @@ Tensor LoadImpl::get(std::string_view name) {
     throw Error(ErrorCode::invalid_request,
                 fmt::format("tensor \"{}\" was handed out already", printable(name)));
   }
+  try {
+    return wait_for_tensor(placement);
+  } catch (...) {
+    settle_if_failed();
+    throw;
+  }
+}
+
+Tensor LoadImpl::wait_for_tensor(std::uint32_t placement) {
   if (std::optional<LoadState::Taken> taken = state_->take(placement)) return make_tensor(*taken);
   const Placement& place = parts_.plan.placements[placement];
   if (place.size_bytes > 0 && !state_->is_allocated(place.slab)) allocate_slab(place.slab);
   if (place.size_bytes > 0) state_->prefer(placement);
   while (true) {
+    check_interruption_when_due();
     if (std::optional<LoadState::Taken> taken = state_->take(placement)) return make_tensor(*taken);
-    state_->wait_for(placement, Clock::time_point::max());
+    state_->wait_for(placement, interruption_.due());
   }
 }
 
 std::uint32_t LoadImpl::placement_of(std::string_view name) const {
   const std::optional<std::size_t> tensor = parts_.checkpoint.find(name);
   if (tensor) {
-    // Two runs, each in the order of the checkpoint: tensors without bytes, then the others.
+    // Three runs, each in the order of the checkpoint: tensors without bytes, then those that memory is
+    // allocated for, then targets.
     const std::vector<Placement>& placements = parts_.plan.placements;
     const auto filled = std::find_if(placements.begin(), placements.end(),
                                      [](const Placement& p) { return p.size_bytes > 0; });
+    const auto targets = std::partition_point(filled, placements.end(), [&](const Placement& p) {
+      return parts_.plan.slabs[p.slab].target_address == 0;
+    });
     const auto is_before = [](const Placement& placement, std::size_t index) {
       return placement.tensor < index;
     };
-    for (const auto& [first, last] :
-         {std::pair(placements.begin(), filled), std::pair(filled, placements.end())}) {
+    for (const auto& [first, last] : {std::pair(placements.begin(), filled), std::pair(filled, targets),
+                                      std::pair(targets, placements.end())}) {
       const auto found = std::lower_bound(first, last, *tensor, is_before);
       if (found != last && found->tensor == *tensor)
         return static_cast<std::uint32_t>(found - placements.begin());
@@ -334,7 +438,22 @@ Tensor LoadImpl::make_tensor(const LoadState::Taken& taken) const {
                 .size_bytes = place.size_bytes,
                 .memory = taken.memory.owner};
   if (place.slice) tensor.shape[place.slice->dimension] = place.slice->length;
+  if (place.size_bytes == 0) set_empty_target(tensor);
   return tensor;
+}
+
+Tensor LoadImpl::tensor_of(std::uint32_t placement) const {
+  const Placement& place = parts_.plan.placements[placement];
+  return make_tensor({placement, place.size_bytes > 0 ? state_->memory_of(place.slab) : SlabMemory{}});
+}
+
+// A tensor without bytes has no slab, but it may have a target.
+void LoadImpl::set_empty_target(Tensor& tensor) const {
+  const Targets& targets = parts_.request.targets;
+  const auto target = targets.by_name.find(tensor.name);
+  if (target == targets.by_name.end()) return;
+  tensor.data = target->second.pointer;
+  tensor.memory = targets.owner;
 }
 
 bool LoadImpl::done() const {
@@ -353,6 +472,9 @@ Report LoadImpl::report() const {
   require_own_process();
   Report report = report_.snapshot();
   for (Fallback& fallback : fallbacks_.list()) report.fallbacks.push_back(std::move(fallback));
+  for (const std::uint32_t placement : state_->overwritten_targets())
+    report.overwritten_targets.emplace_back(
+        parts_.checkpoint.tensor(parts_.plan.placements[placement].tensor).name);
   report.host_peak_bytes = peak_resident_bytes();
   return report;
 }

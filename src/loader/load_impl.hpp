@@ -5,7 +5,9 @@
 
 #include "base/fallbacks.hpp"
 #include "base/stop_signal.hpp"
+#include "loader/cufile_opening.hpp"
 #include "loader/file_set.hpp"
+#include "loader/interruption.hpp"
 #include "loader/load_report.hpp"
 #include "loader/load_state.hpp"
 #include "loader/staging_pool.hpp"
@@ -15,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +26,17 @@
 #include <vector>
 
 namespace inrush::engine {
+
+// Told, on the path's thread, how far a load is.
+class LoadObserver {
+ public:
+  virtual ~LoadObserver() = default;
+  virtual void submitted(const Piece& piece) = 0;
+  virtual void arrived(const Piece& piece) = 0;
+  // Nothing is in flight any more. `error` null: every tensor is on the device. Before anybody else hears of
+  // it.
+  virtual void ended(std::exception_ptr error) noexcept = 0;
+};
 
 // What Loader::start() has prepared.
 struct LoadParts {
@@ -33,7 +47,9 @@ struct LoadParts {
   std::shared_ptr<const Store> store;
   std::shared_ptr<StagingPool> pool;
   IoUring io_uring = IoUring::automatic;
+  std::shared_ptr<CufileOpening> cufile = {};  // null where the plan does not go by cuFile
   LogFunction log;
+  LoadObserver* observer = nullptr;  // outlives the load; may be null
   Clock::time_point start;
   double plan_seconds = 0;
 };
@@ -52,9 +68,18 @@ class LoadImpl final : public Load, private TransferSink {
   [[nodiscard]] Tensor get(std::string_view name) override;
   [[nodiscard]] bool done() const override;
   void cancel() noexcept override;
+  void close() noexcept override;
   [[nodiscard]] Progress progress() const override;
   [[nodiscard]] Report report() const override;
   [[nodiscard]] const Plan& plan() const noexcept override { return parts_.plan; }
+
+  // Throws invalid_request in a forked child.
+  void require_own_process() const;
+  // For a load whose tensors are used before they have arrived; begin() has returned.
+  [[nodiscard]] Tensor tensor_of(std::uint32_t placement) const;
+  [[nodiscard]] std::uint32_t placement_of(std::string_view name) const;
+  [[nodiscard]] CopyStream& stream() noexcept { return *staging_->stream; }
+  [[nodiscard]] bool has_staging() const noexcept { return staging_ != nullptr; }
 
  private:
   // TransferSink: on the path's thread.
@@ -63,27 +88,39 @@ class LoadImpl final : public Load, private TransferSink {
   void wait_for_work(Clock::time_point until) override;
   std::string describe(std::uint32_t piece) const override;
   void first_byte() override;
+  void submitted(std::uint32_t piece) override;
   void arrived(const Arrival& arrival) override;
   void orphaned(std::uint64_t count) noexcept override;
 
   void run_path() noexcept;
   void register_ring();
+  void run_transfer();
+  void tell_ended(std::exception_ptr error) noexcept;
   [[nodiscard]] Error with_progress(const Error& error) const;
   [[nodiscard]] std::vector<std::string> taken_tensors_of_changed_file() const;
 
   // The rest: on the consumer's thread.
   void settle();
   void log_fallbacks() const;
-  void require_own_process() const;
+  void end_with(std::exception_ptr error);
+  void settle_if_failed();
+  void check_interruption();
+  void check_interruption_when_due();
   void allocate_in_window();
+  void open_targets();
+  void note_allocated();
   void allocate_slab(std::uint32_t slab);
   [[nodiscard]] SlabMemory allocate_memory(const Slab& slab);
   [[nodiscard]] std::optional<Tensor> next_until(Clock::time_point until);
-  [[nodiscard]] std::uint32_t placement_of(std::string_view name) const;
+  [[nodiscard]] Tensor wait_for_tensor(std::uint32_t placement);
   [[nodiscard]] Tensor make_tensor(const LoadState::Taken& taken) const;
+  void set_empty_target(Tensor& tensor) const;
 
-  const LoadParts parts_;
+  // Apart, so that a forked child can leave it: functions and owners in it are the caller's.
+  std::unique_ptr<const LoadParts> kept_parts_;
+  const LoadParts& parts_;
   const pid_t pid_;
+  Interruption interruption_;
   StopSignal stop_;
   Fallbacks fallbacks_;
   LoadReport report_;

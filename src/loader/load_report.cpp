@@ -48,6 +48,19 @@ void LoadReport::set_suspects(std::vector<std::string> names) {
   report_.suspect_tensors = std::move(names);
 }
 
+void LoadReport::set_proof(const GdsProof& proof, const std::string& configured) {
+  const std::lock_guard lock(mutex_);
+  cufile_path_ = proof.path;
+  if (bytes_by_route_[static_cast<std::size_t>(Route::cufile)] == 0) {
+    report_.path = "staged";
+    return;
+  }
+  report_.notes.push_back(proof.reason);
+  report_.path = proof.way == GdsWay::compat     ? "cufile-compat"
+                 : proof.way == GdsWay::unproven ? configured + " (unproven)"
+                                                 : "gds";
+}
+
 std::uint64_t LoadReport::loaded_bytes() const {
   const std::lock_guard lock(mutex_);
   return report_.loaded_bytes;
@@ -57,10 +70,11 @@ Report LoadReport::snapshot() const {
   const std::lock_guard lock(mutex_);
   Report report = report_;
   for (std::size_t route = 0; route < route_count; ++route) {
-    if (bytes_by_route_[route] > 0) {
-      report.bytes_by_path.push_back(
-          {std::string(route_name(static_cast<Route>(route))), bytes_by_route_[route]});
-    }
+    if (bytes_by_route_[route] == 0) continue;
+    const bool is_cufile = static_cast<Route>(route) == Route::cufile;
+    report.bytes_by_path.push_back(
+        {is_cufile ? cufile_path_ : std::string(route_name(static_cast<Route>(route))),
+         bytes_by_route_[route]});
   }
   report.complete = report.seconds.last_byte >= 0;
   const double elapsed = report.complete ? report.seconds.last_byte : seconds();

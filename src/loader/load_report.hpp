@@ -4,6 +4,7 @@
 #include <inrush/report.hpp>
 
 #include "base/clock.hpp"
+#include "transfer/gds_proof.hpp"
 #include "transfer/transfer_path.hpp"
 
 #include <array>
@@ -35,6 +36,8 @@ class LoadReport {
   void add_orphans(std::uint64_t count);
   void set_staging(StagingUse use);
   void set_suspects(std::vector<std::string> names);
+  // What is known of the reads by cuFile. `configured`: the path of the plan.
+  void set_proof(const GdsProof& proof, const std::string& configured);
 
   [[nodiscard]] double seconds() const { return seconds_between(start_, Clock::now()); }
   [[nodiscard]] std::uint64_t loaded_bytes() const;
@@ -45,6 +48,7 @@ class LoadReport {
   mutable std::mutex mutex_;
   Report report_;
   std::array<std::uint64_t, route_count> bytes_by_route_ = {};
+  std::string cufile_path_{route_name(Route::cufile)};
 };
 
 }  // namespace inrush::engine

@@ -1,5 +1,6 @@
 #include "loader/load_state.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace inrush::engine {
@@ -28,6 +29,7 @@ LoadState::LoadState(const Plan& plan, std::uint64_t window_bytes_max)
 std::optional<std::uint32_t> LoadState::slab_to_allocate() const {
   const std::lock_guard lock(mutex_);
   if (next_slab_ == slabs_.size() || error_ != nullptr) return std::nullopt;
+  if (plan_.slabs[next_slab_].target_address != 0) return std::nullopt;
   const bool has_room = window_bytes_max_ == 0 || held_bytes_ == 0 ||
                         held_bytes_ + plan_.slabs[next_slab_].size_bytes <= window_bytes_max_;
   return has_room ? std::optional(next_slab_) : std::nullopt;
@@ -36,6 +38,11 @@ std::optional<std::uint32_t> LoadState::slab_to_allocate() const {
 bool LoadState::is_allocated(std::uint32_t slab) const {
   const std::lock_guard lock(mutex_);
   return slabs_[slab].is_allocated;
+}
+
+SlabMemory LoadState::memory_of(std::uint32_t slab) const {
+  const std::lock_guard lock(mutex_);
+  return slabs_[slab].memory;
 }
 
 bool LoadState::all_allocated() const {
@@ -47,7 +54,7 @@ void LoadState::allocated(std::uint32_t slab, SlabMemory memory) {
   const std::lock_guard lock(mutex_);
   slabs_[slab].memory = std::move(memory);
   slabs_[slab].is_allocated = true;
-  slabs_[slab].held_bytes = plan_.slabs[slab].size_bytes;
+  slabs_[slab].held_bytes = plan_.slabs[slab].target_address == 0 ? plan_.slabs[slab].size_bytes : 0;
   held_bytes_ += slabs_[slab].held_bytes;
   if (plan_.slabs[slab].piece_count > 0) open_slabs_.insert(slab);
   while (next_slab_ < slabs_.size() && slabs_[next_slab_].is_allocated) ++next_slab_;
@@ -81,8 +88,8 @@ LoadState::Taken LoadState::take_locked(std::uint32_t placement) {
   if (place.size_bytes == 0) return {placement, {}};
   SlabState& slab = slabs_[place.slab];
   const bool is_last = --slab.placements_left == 0;
-  const std::uint64_t freed_bytes =
-      is_last ? slab.held_bytes : place.size_bytes;  // with the last one the padding goes too
+  // With the last one the padding goes too; a target holds nothing.
+  const std::uint64_t freed_bytes = is_last ? slab.held_bytes : std::min(place.size_bytes, slab.held_bytes);
   slab.held_bytes -= freed_bytes;
   held_bytes_ -= freed_bytes;
   return {placement, is_last ? std::exchange(slab.memory, {}) : slab.memory};
@@ -102,6 +109,11 @@ bool LoadState::finished() const {
   const std::lock_guard lock(mutex_);
   if (error_ != nullptr) std::rethrow_exception(error_);
   return ended_ && taken_count_ == taken_.size();
+}
+
+bool LoadState::has_failed() const {
+  const std::lock_guard lock(mutex_);
+  return error_ != nullptr;
 }
 
 void LoadState::prefer(std::uint32_t placement) {
@@ -145,6 +157,7 @@ std::optional<LoadState::PieceToRead> LoadState::take_piece() {
 // Brings `preferred_` and the cursors past pieces that were given out already, then says whether anything is
 // left to give.
 bool LoadState::has_piece_locked() {
+  if (error_ != nullptr) return false;
   while (!preferred_.empty() && given_[preferred_.front()]) preferred_.pop_front();
   if (!preferred_.empty()) return true;
   while (!open_slabs_.empty()) {
@@ -197,6 +210,22 @@ void LoadState::ended(std::exception_ptr error) {
 void LoadState::fail(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (error_ == nullptr) error_ = std::move(error);
+}
+
+std::vector<std::uint32_t> LoadState::overwritten_targets() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint32_t> placements;
+  if (error_ == nullptr) return placements;
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    const Piece& piece = plan_.pieces[i];
+    if (!given_[i] || plan_.slabs[piece.slab].target_address == 0) continue;
+    // Pieces come in the order of placements; two of them may share one.
+    std::uint32_t placement = piece.first_placement;
+    if (!placements.empty() && placements.back() == placement) ++placement;
+    for (; placement < piece.first_placement + piece.placement_count; ++placement)
+      placements.push_back(placement);
+  }
+  return placements;
 }
 
 }  // namespace inrush::engine

@@ -40,7 +40,8 @@ class LoadState {
     SlabMemory memory;  // empty for a tensor without bytes
   };
 
-  // The next slab to allocate now, in order, if the window has room.
+  // The next slab to allocate now, in order, if the window has room. Never a group of targets: those count
+  // against no window and are given by allocated() all the same.
   [[nodiscard]] std::optional<std::uint32_t> slab_to_allocate() const;
   [[nodiscard]] bool is_allocated(std::uint32_t slab) const;
   [[nodiscard]] bool all_allocated() const;
@@ -53,13 +54,20 @@ class LoadState {
   [[nodiscard]] bool all_taken() const;
   // Every placement was taken and the path has ended. Rethrows what ended the load.
   [[nodiscard]] bool finished() const;
+  // Whether it ended, or is about to end, with an error.
+  [[nodiscard]] bool has_failed() const;
   // The placement's pieces are read before all others.
   void prefer(std::uint32_t placement);
   // Block until take_next() or take() has something to give or the load ended, at most until `until`.
   void wait_for_next(Clock::time_point until);
   void wait_for(std::uint32_t placement, Clock::time_point until);
-  // The load fails on the consumer's side: from now on take_next(), take() and finished() throw this.
+  // The load fails on the consumer's side: from now on take_next(), take() and finished() throw this, and the
+  // path gets no further piece.
   void fail(std::exception_ptr error);
+  // Of a slab that is allocated, for as long as not all of its tensors were taken. Any thread.
+  [[nodiscard]] SlabMemory memory_of(std::uint32_t slab) const;
+  // Where the load has failed: placements of targets of which a piece was given out. Any thread.
+  [[nodiscard]] std::vector<std::uint32_t> overwritten_targets() const;
 
   // --- on the path's thread ---
 

@@ -4,17 +4,27 @@
 #include "base/text.hpp"
 #include "gpu/cuda_driver.hpp"
 #include "gpu/gpu.hpp"
+#include "loader/async_load.hpp"
+#include "loader/cufile_opening.hpp"
 #include "loader/host_facts.hpp"
+#include "loader/interruption.hpp"
 #include "loader/load_impl.hpp"
+#include "loader/probe.hpp"
+#include "loader/probe_cache.hpp"
 #include "loader/staging_pool.hpp"
+#include "plan/slabs.hpp"
 #include "storage/local_store.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <map>
 #include <mutex>
+#include <span>
+#include <system_error>
 #include <utility>
 
 namespace inrush::inline v0 {
@@ -22,6 +32,19 @@ namespace inrush::inline v0 {
 using namespace engine;
 
 namespace {
+
+// Opening cuFile took up to 0.8 s where it worked; libraries that spin for ever were seen.
+constexpr std::chrono::seconds cufile_open_patience{20};
+
+// cuFile writes cufile.log into the current folder of the program unless it is told another.
+std::string log_folder(const std::string& state_folder) {
+  std::error_code error;
+  if (!state_folder.empty() && (std::filesystem::create_directories(state_folder, error) ||
+                                std::filesystem::exists(state_folder, error)))
+    return state_folder;
+  const std::filesystem::path scratch = std::filesystem::temp_directory_path(error);
+  return error ? "/tmp" : scratch.string();
+}
 
 LogFunction one_at_a_time(LogFunction log) {
   if (!log) return log;
@@ -34,9 +57,8 @@ LogFunction one_at_a_time(LogFunction log) {
 
 // The kernel grants more memory than there is, and kills somebody once it is touched.
 void require_host_memory(const Plan& plan, const LoadRequest& request, const Machine& facts) {
-  const std::uint64_t held_bytes = request.window_bytes_max == 0
-                                       ? plan.loaded_bytes
-                                       : std::min(plan.loaded_bytes, request.window_bytes_max);
+  std::uint64_t held_bytes = allocated_bytes(plan);  // targets have their memory already
+  if (request.window_bytes_max > 0) held_bytes = std::min(held_bytes, request.window_bytes_max);
   if (held_bytes <= facts.host_free_bytes) return;
   throw Error(
       ErrorCode::out_of_memory,
@@ -55,15 +77,27 @@ class Loader::Impl {
         log_(one_at_a_time(options_.log)) {}
 
   std::vector<Device> devices();
-  Machine machine(const Device& device);
+  Device current_device();
+  Machine machine(const Device& device, const std::string& path);
   std::unique_ptr<Load> start(const Checkpoint& checkpoint, const LoadRequest& request);
+  std::unique_ptr<AsyncLoad> load_async(const Checkpoint& checkpoint, const LoadRequest& request,
+                                        StreamWait wait);
+  ProbeReport probe(const std::string& path, const Device& device, const ProbeOptions& options);
   void require_own_process() const;
   std::shared_ptr<Gpu> gpu_of(const Device& device);
   void release_idle() { pool_->release_idle(); }
   [[nodiscard]] bool is_own_process() const { return ::getpid() == pid_; }
 
  private:
+  LoadParts prepare(const Checkpoint& checkpoint, const LoadRequest& request);
   std::shared_ptr<const CudaDriver> driver_locked();
+  std::shared_ptr<CufileOpening> cufile_of(const std::shared_ptr<Gpu>& gpu, CufileMode mode);
+  std::shared_ptr<CufileOpening> open_cufile(const Plan& plan, const LoadRequest& request,
+                                             const std::shared_ptr<Gpu>& gpu);
+  std::vector<PathChoice> paths_of(const Gpu& gpu, const std::string& path);
+  Device with_uuid(const Device& device);
+  std::string driver_text(const Device& device);
+  void apply_probe_results(const std::string& path, const Device& device, std::vector<PathChoice>& paths);
 
   const pid_t pid_ = ::getpid();
   const LoaderOptions options_;
@@ -73,6 +107,7 @@ class Loader::Impl {
   std::mutex mutex_;
   std::shared_ptr<const CudaDriver> driver_;
   std::map<Device, std::shared_ptr<Gpu>> gpus_;
+  std::map<std::pair<Device, CufileMode>, std::shared_ptr<CufileOpening>> cufile_;
 };
 
 std::shared_ptr<const CudaDriver> Loader::Impl::driver_locked() {
@@ -92,6 +127,11 @@ std::vector<Device> Loader::Impl::devices() {
   return devices;
 }
 
+Device Loader::Impl::current_device() {
+  const std::lock_guard lock(mutex_);
+  return driver_locked()->current_device();
+}
+
 std::shared_ptr<Gpu> Loader::Impl::gpu_of(const Device& device) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Gpu>& gpu = gpus_[device];
@@ -104,10 +144,106 @@ std::shared_ptr<Gpu> Loader::Impl::gpu_of(const Device& device) {
   return gpu;
 }
 
-Machine Loader::Impl::machine(const Device& device) {
+std::shared_ptr<CufileOpening> Loader::Impl::cufile_of(const std::shared_ptr<Gpu>& gpu, CufileMode mode) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<CufileOpening>& opening = cufile_[{gpu->device(), mode}];
+  if (opening == nullptr) {
+    opening = std::make_shared<CufileOpening>(
+        gpu, CufileOptions{mode, options_.cufile_library, log_folder(options_.state_folder)});
+  }
+  return opening;
+}
+
+// Starts opening where the plan goes by cuFile. Who forced that path waits, and gets the reason where it
+// fails; else the load begins without it.
+std::shared_ptr<CufileOpening> Loader::Impl::open_cufile(const Plan& plan, const LoadRequest& request,
+                                                         const std::shared_ptr<Gpu>& gpu) {
+  if (plan.path == "staged" || plan.pieces.empty()) return nullptr;
+  std::shared_ptr<CufileOpening> opening =
+      cufile_of(gpu, plan.path == "gds" ? CufileMode::direct : CufileMode::compat);
+  if (!plan.path_is_forced) return opening;
+  Interruption interruption(request.interrupted);
+  const Clock::time_point give_up = Clock::now() + cufile_open_patience;
+  while (!opening->wait_until(std::min(give_up, interruption.due()))) {
+    interruption.check();
+    if (Clock::now() < give_up) continue;
+    throw Error(
+        ErrorCode::environment_unfit,
+        fmt::format("path \"{}\": libcufile did not come back from opening its driver within {} s; use "
+                    "the path \"staged\"",
+                    plan.path, cufile_open_patience.count()));
+  }
+  if (const std::optional<Error> failure = opening->failure())
+    throw failure->within(fmt::format("path \"{}\" was asked for and cannot be used", plan.path));
+  return opening;
+}
+
+std::vector<PathChoice> Loader::Impl::paths_of(const Gpu& gpu, const std::string& path) {
+  std::vector<PathChoice> paths = {
+      {.name = "staged",
+       .usable = true,
+       .reason = gpu.is_host() ? "storage -> host memory"
+                               : "storage -> pinned host ring -> " + device_name(gpu.device())},
+      {.name = "gds", .usable = !gpu.is_host(), .reason = "storage -> device by cuFile"},
+      {.name = "cufile-compat", .usable = !gpu.is_host(), .reason = "cuFile's own way through host memory"}};
+  if (gpu.is_host()) {
+    for (PathChoice& choice : std::span(paths).subspan(1)) choice.reason = "cuFile reads into GPU memory";
+    return paths;
+  }
+  apply_probe_results(path, gpu.device(), paths);
+  const std::lock_guard lock(mutex_);
+  for (PathChoice& choice : std::span(paths).subspan(1)) {
+    const auto opening =
+        cufile_.find({gpu.device(), choice.name == "gds" ? CufileMode::direct : CufileMode::compat});
+    if (opening == cufile_.end()) continue;
+    if (const std::optional<Error> failure = opening->second->failure()) {
+      choice.usable = false;
+      choice.reason = failure->what();
+    }
+  }
+  return paths;
+}
+
+// A GPU that was named by its number, as results of probes know it.
+Device Loader::Impl::with_uuid(const Device& device) {
+  if (device.kind == DeviceKind::cpu || !device.uuid.empty()) return device;
+  const std::lock_guard lock(mutex_);
+  for (const Device& known : driver_locked()->devices()) {
+    if (known.index == device.index) return known;
+  }
+  return device;
+}
+
+std::string Loader::Impl::driver_text(const Device& device) {
+  if (device.kind == DeviceKind::cpu) return {};
+  const std::lock_guard lock(mutex_);
+  return driver_locked()->describe(device.index);
+}
+
+void Loader::Impl::apply_probe_results(const std::string& path, const Device& device,
+                                       std::vector<PathChoice>& paths) {
+  engine::apply_probe_results({.path = path,
+                               .gpu = with_uuid(device).uuid,
+                               .driver = driver_text(device),
+                               .cufile_library = options_.cufile_library,
+                               .state_folder = options_.state_folder},
+                              paths);
+}
+
+ProbeReport Loader::Impl::probe(const std::string& path, const Device& device, const ProbeOptions& options) {
+  const Device known = with_uuid(gpu_of(device)->device());
+  return run_probe({.path = path,
+                    .device = known,
+                    .driver = driver_text(known),
+                    .cuda_library = options_.cuda_library,
+                    .cufile_library = options_.cufile_library,
+                    .state_folder = options_.state_folder},
+                   options);
+}
+
+Machine Loader::Impl::machine(const Device& device, const std::string& path) {
   const std::shared_ptr<Gpu> gpu = gpu_of(device);
   const HostFacts host = read_host_facts();
-  const std::string name = device_name(gpu->device());
   Machine machine;
   machine.devices = {gpu->device()};
   machine.cpu_count = host.cpu_count;
@@ -116,34 +252,41 @@ Machine Loader::Impl::machine(const Device& device) {
   machine.staging_bytes_max = pool_->available_bytes();
   machine.reader_count_max = options_.reader_count_max;
   machine.piece_bytes_max = options_.piece_bytes_max;
-  machine.paths = {
-      {.name = "staged",
-       .usable = true,
-       .reason = gpu->is_host() ? "storage -> host memory" : "storage -> pinned host ring -> " + name},
-      {.name = "gds", .usable = false, .reason = "not built: this version has no GPUDirect Storage path"}};
+  machine.paths = paths_of(*gpu, path);
   return machine;
 }
 
-std::unique_ptr<Load> Loader::Impl::start(const Checkpoint& checkpoint, const LoadRequest& request) {
+LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest& request) {
   const Clock::time_point begin = Clock::now();
   const std::shared_ptr<Gpu> gpu = gpu_of(request.device);
   LoadRequest bound = request;
   bound.device = gpu->device();  // with its UUID, as the plan knows it
-  const Machine facts = machine(bound.device);
+  const Machine facts = machine(bound.device, checkpoint.path());
   Plan plan = make_plan(checkpoint, bound, facts);
   if (gpu->is_host() && !request.allocate) require_host_memory(plan, request, facts);
-  auto load = std::make_unique<LoadImpl>(LoadParts{.checkpoint = checkpoint,
-                                                   .request = std::move(bound),
-                                                   .plan = std::move(plan),
-                                                   .gpu = gpu,
-                                                   .store = store_,
-                                                   .pool = pool_,
-                                                   .io_uring = options_.io_uring,
-                                                   .log = log_,
-                                                   .start = begin,
-                                                   .plan_seconds = seconds_between(begin, Clock::now())});
+  std::shared_ptr<CufileOpening> cufile = open_cufile(plan, bound, gpu);
+  return {.checkpoint = checkpoint,
+          .request = std::move(bound),
+          .plan = std::move(plan),
+          .gpu = gpu,
+          .store = store_,
+          .pool = pool_,
+          .io_uring = options_.io_uring,
+          .cufile = std::move(cufile),
+          .log = log_,
+          .start = begin,
+          .plan_seconds = seconds_between(begin, Clock::now())};
+}
+
+std::unique_ptr<Load> Loader::Impl::start(const Checkpoint& checkpoint, const LoadRequest& request) {
+  auto load = std::make_unique<LoadImpl>(prepare(checkpoint, request));
   load->begin();
   return load;
+}
+
+std::unique_ptr<AsyncLoad> Loader::Impl::load_async(const Checkpoint& checkpoint, const LoadRequest& request,
+                                                    StreamWait wait) {
+  return start_async_load(prepare(checkpoint, async_request(request, wait)), wait);
 }
 
 void Loader::Impl::require_own_process() const {
@@ -162,9 +305,9 @@ Loader::~Loader() {
   if (!impl_->is_own_process()) static_cast<void>(impl_.release());
 }
 
-Machine Loader::machine(const Device& device) {
+Machine Loader::machine(const Device& device, const std::string& path) {
   impl_->require_own_process();
-  return impl_->machine(device);
+  return impl_->machine(device, path);
 }
 
 std::vector<Device> Loader::devices() {
@@ -172,10 +315,25 @@ std::vector<Device> Loader::devices() {
   return impl_->devices();
 }
 
+Device Loader::current_device() {
+  impl_->require_own_process();
+  return impl_->current_device();
+}
+
 std::unique_ptr<Load> Loader::start(const Checkpoint& checkpoint, const LoadRequest& request) {
   impl_->require_own_process();
   try {
     return impl_->start(checkpoint, request);
+  } catch (const Error& error) {
+    throw error.within("load " + engine::printable(checkpoint.path()));
+  }
+}
+
+std::unique_ptr<AsyncLoad> Loader::load_async(const Checkpoint& checkpoint, const LoadRequest& request,
+                                              StreamWait wait) {
+  impl_->require_own_process();
+  try {
+    return impl_->load_async(checkpoint, request, wait);
   } catch (const Error& error) {
     throw error.within("load " + engine::printable(checkpoint.path()));
   }
@@ -188,6 +346,11 @@ void Loader::copy_to_host(const Tensor& tensor, std::uint64_t offset, std::span<
   }
   if (target.empty()) return;
   impl_->gpu_of(tensor.device)->copy_to_host(static_cast<const std::byte*>(tensor.data) + offset, target);
+}
+
+ProbeReport Loader::probe(const std::string& path, const Device& device, const ProbeOptions& options) {
+  impl_->require_own_process();
+  return impl_->probe(path, device, options);
 }
 
 void Loader::release_idle() {

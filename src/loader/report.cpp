@@ -88,6 +88,14 @@ void add_list(std::string& text, std::string_view label, const std::vector<std::
   }
 }
 
+// Notes and reasons were made safe where they were written; names are still as in the file.
+std::vector<std::string> printable_names(std::string_view head, const std::vector<std::string>& names) {
+  std::vector<std::string> lines;
+  lines.reserve(names.size());
+  for (const std::string& name : names) lines.push_back(std::string(head) + engine::printable(name));
+  return lines;
+}
+
 std::string first_line(const Report& report) {
   const std::string what =
       fmt::format("{}, {}", counted(report.tensor_count, "tensor"), engine::bytes_text(report.loaded_bytes));
@@ -164,6 +172,7 @@ std::string report_to_json(const Report& report) {
       {"host_peak_bytes", report.host_peak_bytes},
       {"notes", json_strings(report.notes)},
       {"suspect_tensors", json_strings(report.suspect_tensors)},
+      {"overwritten_targets", json_strings(report.overwritten_targets)},
   };
   return boost::json::serialize(object);
 }
@@ -180,10 +189,8 @@ std::string report_to_text(const Report& report) {
                engine::bytes_text(report.pinned_peak_bytes), engine::bytes_text(report.host_peak_bytes)));
   add_fallbacks(text, report.fallbacks);
   add_list(text, "notes", report.notes);
-  // Notes and reasons were made safe where they were written; names are still as in the file.
-  std::vector<std::string> suspects;
-  for (const std::string& name : report.suspect_tensors) suspects.push_back(engine::printable(name));
-  add_list(text, "suspect", suspects);
+  add_list(text, "suspect", printable_names("", report.suspect_tensors));
+  add_list(text, "targets", printable_names("overwritten: ", report.overwritten_targets));
   return text;
 }
 

@@ -70,6 +70,17 @@ void set_io_uring(LoaderOptions& options, std::string_view text) {
   options.io_uring = text == "auto" ? IoUring::automatic : IoUring::off;
 }
 
+void set_cufile_library(LoaderOptions& options, std::string_view text) {
+  options.cufile_library = std::string(text);
+}
+
+// A relative one would be another folder for each place that a program is started in.
+void set_state_folder(LoaderOptions& options, std::string_view text) {
+  if (!text.starts_with('/'))
+    throw bad_value(fmt::format("\"{}\" is not an absolute path", engine::printable(text)));
+  options.state_folder = std::string(text);
+}
+
 // A setting, once: parsing, `inrush env` and the check for unknown names all walk this table.
 struct Entry {
   std::string_view key;               // in the configuration file
@@ -80,8 +91,8 @@ struct Entry {
   std::string (*show)(const LoaderOptions& options);
 };
 
-const std::array<Entry, 5>& entries() {
-  static constexpr std::array<Entry, 5> table = {{
+const std::array<Entry, 7>& entries() {
+  static constexpr std::array<Entry, 7> table = {{
       {"readers", "INRUSH_READERS", "",
        "threads that read, at most; 1 to 1024, and never more than the CPUs allowed", set_readers,
        [](const LoaderOptions& options) { return std::to_string(options.reader_count_max); }},
@@ -100,6 +111,13 @@ const std::array<Entry, 5>& entries() {
        "processes of this machine that load at the same time and share its CPUs; else LOCAL_WORLD_SIZE",
        set_processes,
        [](const LoaderOptions& options) { return std::to_string(options.loading_process_count); }},
+      {"cufile_library", "INRUSH_CUFILE_LIBRARY", "",
+       "path of a libcufile.so.0; else the one that is loaded, a wheel's, the system's", set_cufile_library,
+       [](const LoaderOptions& options) { return options.cufile_library; }},
+      {"state_folder", "INRUSH_STATE", "",
+       "folder for results of `inrush probe` and cuFile's log; else inrush under $XDG_STATE_HOME or "
+       "~/.local/state",
+       set_state_folder, [](const LoaderOptions& options) { return options.state_folder; }},
   }};
   return table;
 }
@@ -139,6 +157,15 @@ std::string config_path() {
   const auto exists = [](const std::string& place) { return ::access(place.c_str(), F_OK) == 0; };
   const auto found = std::ranges::find_if(places, exists);
   return found == places.end() ? std::string() : *found;
+}
+
+// Where programs of this user keep what they found out; empty where there is no home.
+std::string usual_state_folder() {
+  if (const auto folder = variable_value("XDG_STATE_HOME"); folder && folder->starts_with('/'))
+    return *folder + "/inrush";
+  if (const auto home = variable_value("HOME"); home && home->starts_with('/'))
+    return *home + "/.local/state/inrush";
+  return {};
 }
 
 std::string scalar_text(const boost::json::value& value) {
@@ -193,6 +220,7 @@ void apply_variable(Settings& settings, std::size_t index) {
 Settings read_settings() {
   Settings settings;
   settings.sources.assign(entries().size(), "default");
+  settings.options.state_folder = usual_state_folder();
   require_known_variables();
   settings.config = config_path();
   if (!settings.config.empty()) apply_config(settings);

@@ -9,6 +9,7 @@
 #include "base/fallbacks.hpp"
 #include "gpu/gpu.hpp"
 #include "storage/local_queue.hpp"
+#include "transfer/device_ring.hpp"
 #include "transfer/ring.hpp"
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct Staging {
   std::unique_ptr<CopyStream> stream;
   std::unique_ptr<LocalQueue> queue;
   std::uint32_t reader_count = 0;
-  bool is_registered = false;  // the ring, with the queue, as fixed buffers
+  bool is_registered = false;                     // the ring, with the queue, as fixed buffers
+  std::shared_ptr<const DeviceRing> device_ring;  // made by the first load that reads by cuFile
 };
 
 struct StagingRequest {

@@ -21,9 +21,15 @@ const PathChoice* find_path(const Machine& machine, std::string_view name) {
   return found == machine.paths.end() ? nullptr : &*found;
 }
 
-std::string forced_path(std::string_view name, const Machine& machine) {
+// cuFile's compat mode has to win clearly: it is one more library in the way.
+constexpr double compat_speed_ratio_min = 1.05;
+// Speeds closer than this are called equal, and then the CPU time decides.
+constexpr double equal_speed_ratio = 0.97;
+constexpr double less_cpu_ratio_max = 0.8;
+
+PathDecision forced_path(std::string_view name, const Machine& machine) {
   const PathChoice* const path = find_path(machine, name);
-  if (path != nullptr && path->usable) return path->name;
+  if (path != nullptr && path->usable) return {path->name, "asked for"};
   throw Error(ErrorCode::environment_unfit,
               fmt::format("path \"{}\" was asked for and cannot be used: {}; ask for another path or none",
                           name, path != nullptr ? path->reason : "this machine does not offer it"));
@@ -38,18 +44,37 @@ std::string forced_path(std::string_view name, const Machine& machine) {
                           reasons.empty() ? "none is offered" : fmt::format("{}", fmt::join(reasons, "; "))));
 }
 
+std::string figures_of(const PathChoice& path) {
+  return fmt::format("{} {}/s and {:.2g} CPU-s/GB", path.name,
+                     bytes_text(static_cast<std::uint64_t>(path.measured_bytes_per_second)),
+                     path.measured_cpu_seconds_per_gb);
+}
+
+// Whether `path` beats `best`, both measured here.
+bool beats(const PathChoice& path, const PathChoice& best) {
+  const double ratio = path.measured_bytes_per_second / best.measured_bytes_per_second;
+  if (path.name == "cufile-compat") return ratio > compat_speed_ratio_min;
+  return ratio > 1 ||
+         (ratio >= equal_speed_ratio &&
+          path.measured_cpu_seconds_per_gb <= less_cpu_ratio_max * best.measured_cpu_seconds_per_gb);
+}
+
 // Staged works everywhere and is known to be fast, so another path must have been measured, here, to be
-// faster.
-std::string fastest_path(const Machine& machine) {
+// faster, or as fast for less CPU time.
+PathDecision fastest_path(const Machine& machine) {
   const PathChoice* const staged = find_path(machine, "staged");
   const PathChoice* best = staged != nullptr && staged->usable ? staged : nullptr;
   const bool is_compared = best == nullptr || best->measured_bytes_per_second > 0;
+  std::string figures;
   for (const PathChoice& path : machine.paths) {
     if (!path.usable || !is_compared) continue;
-    if (best == nullptr || path.measured_bytes_per_second > best->measured_bytes_per_second) best = &path;
+    if (path.measured_bytes_per_second > 0)
+      figures += (figures.empty() ? "measured here: " : ", ") + figures_of(path);
+    if (&path == best) continue;
+    if (best == nullptr || (path.measured_bytes_per_second > 0 && beats(path, *best))) best = &path;
   }
   if (best == nullptr) refuse_all_paths(machine);
-  return best->name;
+  return {best->name, figures.empty() ? "nothing else was measured on this file system" : figures};
 }
 
 }  // namespace
@@ -63,12 +88,14 @@ void require_device(const Device& device, const Machine& machine) {
                           names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
 }
 
-std::string choose_path(PathPreference preference, const Machine& machine) {
+PathDecision choose_path(PathPreference preference, const Machine& machine) {
   switch (preference) {
     case PathPreference::staged:
       return forced_path("staged", machine);
     case PathPreference::gds:
       return forced_path("gds", machine);
+    case PathPreference::cufile_compat:
+      return forced_path("cufile-compat", machine);
     case PathPreference::automatic:
       break;
   }

@@ -11,8 +11,13 @@ namespace inrush::engine {
 // Throws environment_unfit where the machine has no such device; lists those it has.
 void require_device(const Device& device, const Machine& machine);
 
-// The name of the path. Throws environment_unfit, with the reasons, where what was asked for cannot be used.
-[[nodiscard]] std::string choose_path(PathPreference preference, const Machine& machine);
+struct PathDecision {
+  std::string name;
+  std::string rule;  // with the figures that it was chosen by
+};
+
+// Throws environment_unfit, with the reasons, where what was asked for cannot be used.
+[[nodiscard]] PathDecision choose_path(PathPreference preference, const Machine& machine);
 
 struct PageCacheChoice {
   PageCachePolicy policy = PageCachePolicy::bypass;  // never automatic

@@ -1,6 +1,7 @@
 #include <inrush/plan.hpp>
 
 #include "base/text.hpp"
+#include "plan/slabs.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -78,10 +79,25 @@ std::string path_text(const PathChoice& path, const Plan& plan) {
   std::string text = fmt::format("{}: {}", path.name, state);
   if (!path.reason.empty()) text += fmt::format(" ({})", path.reason);
   if (path.measured_bytes_per_second > 0) {
-    text += fmt::format(", {}/s measured",
-                        bytes_text(static_cast<std::uint64_t>(path.measured_bytes_per_second)));
+    text += fmt::format(", {}/s at {:.2g} CPU-s/GB measured",
+                        bytes_text(static_cast<std::uint64_t>(path.measured_bytes_per_second)),
+                        path.measured_cpu_seconds_per_gb);
   }
   return text;
+}
+
+bool is_target(const Plan& plan, const Placement& placement) {
+  return placement.size_bytes > 0 && plan.slabs[placement.slab].target_address != 0;
+}
+
+// Empty where there is none.
+std::string targets_text(const Plan& plan) {
+  const auto count = std::count_if(plan.placements.begin(), plan.placements.end(),
+                                   [&](const Placement& placement) { return is_target(plan, placement); });
+  if (count == 0) return "";
+  return fmt::format("{}, {}, go to memory of the caller",
+                     counted(static_cast<std::uint64_t>(count), "tensor"),
+                     bytes_text(plan.loaded_bytes - engine::allocated_bytes(plan)));
 }
 
 void describe_choices(const Plan& plan, std::string& out) {
@@ -89,8 +105,10 @@ void describe_choices(const Plan& plan, std::string& out) {
     fmt::format_to(std::back_inserter(out), "  {:<12}{}\n", head, text);
   };
   if (!plan.slabs.empty()) line("device", printable(device_name(plan.slabs[0].device)));
+  if (const std::string targets = targets_text(plan); !targets.empty()) line("targets", targets);
   std::string_view head = "path";
   for (const PathChoice& path : plan.paths) line(std::exchange(head, ""), path_text(path, plan));
+  line("", fmt::format("{}, since: {}", plan.path, plan.path_rule));
   line("page cache", fmt::format("{} ({})", plan.page_cache == PageCachePolicy::keep ? "keep" : "bypass",
                                  plan.page_cache_rule));
   line("ring", fmt::format("{}, {} of {}, {} together", counted(plan.reader_count, "reader"),
@@ -102,11 +120,13 @@ void describe_choices(const Plan& plan, std::string& out) {
 
 void describe_slabs(const Plan& plan, std::size_t rows_max, std::string& out) {
   if (plan.slabs.empty()) return;
-  Table table("Slabs", 3, {"slab", "size", "pieces"});
+  Table table("Slabs", 3, {"slab", "size", "pieces", "memory"});
   const std::size_t row_count = std::min(rows_max, plan.slabs.size());
   for (std::size_t i = 0; i < row_count; ++i) {
     const Slab& slab = plan.slabs[i];
-    table.add({fmt::to_string(i), bytes_text(slab.size_bytes), fmt::to_string(slab.piece_count)});
+    table.add(
+        {fmt::to_string(i), bytes_text(slab.size_bytes), fmt::to_string(slab.piece_count),
+         slab.target_address == 0 ? "allocated" : fmt::format("targets from {:#x}", slab.target_address)});
   }
   table.print(out, plan.slabs.size() - row_count);
 }

@@ -34,11 +34,14 @@ struct SetMatch {
   bool contains = false;
 };
 
-// `pattern` starts with '['. Nothing where the set is not closed.
-std::optional<SetMatch> match_set(std::string_view pattern, char32_t value) {
+// `pattern` starts with '[' and is the end of a whole one whose last ']' has `tail_bytes` from there on.
+// Nothing where the set is not closed, and no look at the rest then: a pattern of many '[' would else take
+// the square of its length for each character of a name.
+std::optional<SetMatch> match_set(std::string_view pattern, std::size_t tail_bytes, char32_t value) {
   std::size_t at = 1;
   const bool negated = at < pattern.size() && (pattern[at] == '!' || pattern[at] == '^');
   if (negated) ++at;
+  if (pattern.size() <= at + tail_bytes) return std::nullopt;
   bool contains = false;
   // As in the shell, a ']' that comes first belongs to the set.
   for (const std::size_t first = at; at < pattern.size();) {
@@ -56,10 +59,10 @@ std::optional<SetMatch> match_set(std::string_view pattern, char32_t value) {
 }
 
 // Bytes of the one-character pattern at the start of `pattern` where it matches `value`; 0 where it does not.
-std::size_t match_character(std::string_view pattern, char32_t value) {
+std::size_t match_character(std::string_view pattern, std::size_t tail_bytes, char32_t value) {
   if (pattern[0] == '?') return 1;
   if (pattern[0] == '[') {
-    if (const auto set = match_set(pattern, value)) return set->contains ? set->size : 0;
+    if (const auto set = match_set(pattern, tail_bytes, value)) return set->contains ? set->size : 0;
   }
   const std::size_t escape = pattern[0] == '\\' && pattern.size() > 1 ? 1 : 0;
   const Character literal = first_character(pattern.substr(escape));
@@ -72,11 +75,23 @@ bool has_wildcards(std::string_view pattern) {
   return pattern.find_first_of("*?[\\") != std::string_view::npos;
 }
 
+std::optional<std::string> literal_of(std::string_view pattern) {
+  std::string literal;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '*' || pattern[i] == '?' || pattern[i] == '[') return std::nullopt;
+    if (pattern[i] == '\\' && i + 1 < pattern.size()) ++i;
+    literal += pattern[i];
+  }
+  return literal;
+}
+
 bool glob_matches(std::string_view pattern, std::string_view name) {
   // Only the last star can need another try: what an earlier one took is settled once the text between them
   // matched.
   std::optional<std::string_view> after_star;
   std::string_view star_name;
+  const std::size_t last_close = pattern.rfind(']');
+  const std::size_t tail_bytes = pattern.size() - (last_close == std::string_view::npos ? 0 : last_close);
   while (!name.empty()) {
     if (!pattern.empty() && pattern[0] == '*') {
       pattern.remove_prefix(1);
@@ -85,7 +100,8 @@ bool glob_matches(std::string_view pattern, std::string_view name) {
       continue;
     }
     const Character character = first_character(name);
-    if (const auto size = pattern.empty() ? 0 : match_character(pattern, character.value); size > 0) {
+    if (const auto size = pattern.empty() ? 0 : match_character(pattern, tail_bytes, character.value);
+        size > 0) {
       pattern.remove_prefix(size);
       name.remove_prefix(character.size);
       continue;

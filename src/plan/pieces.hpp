@@ -1,4 +1,4 @@
-// The third step of a plan: the reads, in order, and what of each goes where.
+// The fourth step of a plan: the reads, in order, and what of each goes where.
 #pragma once
 
 #include <inrush/plan.hpp>

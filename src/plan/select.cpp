@@ -4,59 +4,19 @@
 
 #include "base/text.hpp"
 #include "plan/glob.hpp"
+#include "plan/near_names.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace inrush::engine {
 
 namespace {
-
-constexpr std::size_t near_count_max = 3;
-
-bool equal_letters(char a, char b) {
-  return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
-}
-
-// How much of the pattern a name shares at its two ends. Cheap enough for a million names, where an edit
-// distance is not, and it ranks the usual slips well: another layer's number, a missing ".weight", a prefix
-// too much.
-std::size_t nearness(std::string_view pattern, std::string_view name) {
-  const auto head = std::mismatch(pattern.begin(), pattern.end(), name.begin(), name.end(), equal_letters);
-  const auto tail =
-      std::mismatch(pattern.rbegin(), pattern.rend(), name.rbegin(), name.rend(), equal_letters);
-  const auto ends = (head.first - pattern.begin()) + (tail.first - pattern.rbegin());
-  if (name.find(pattern) != std::string_view::npos) return pattern.size() + static_cast<std::size_t>(ends);
-  return static_cast<std::size_t>(ends);
-}
-
-std::string near_names(const Checkpoint& checkpoint, std::string_view pattern) {
-  struct Near {
-    std::size_t nearness = 0;
-    std::string_view name;
-  };
-  std::vector<Near> nearest;
-  for (std::size_t i = 0; i < checkpoint.tensor_count(); ++i) {
-    const std::string_view name = checkpoint.tensor(i).name;
-    const Near candidate = {nearness(pattern, name), name};
-    if (candidate.nearness == 0) continue;
-    const auto at = std::find_if(nearest.begin(), nearest.end(),
-                                 [&](const Near& near) { return near.nearness < candidate.nearness; });
-    nearest.insert(at, candidate);
-    if (nearest.size() > near_count_max) nearest.pop_back();
-  }
-  if (nearest.empty())
-    return fmt::format("it has {} tensors; `inrush inspect` lists them", checkpoint.tensor_count());
-  std::vector<std::string> names;
-  for (const Near& near : nearest) names.push_back(fmt::format("\"{}\"", printable(near.name)));
-  return fmt::format("the nearest names are {}", fmt::join(names, ", "));
-}
 
 // LoadRequest::only. Names are looked up by hash: a framework may ask for a hundred thousand of them one by
 // one.
@@ -67,7 +27,12 @@ class Patterns final {
     names_.reserve(patterns.size());
     for (std::size_t i = 0; i < patterns.size(); ++i) {
       names_.emplace(patterns[i], i);
-      if (has_wildcards(patterns[i])) globs_.push_back(i);
+      if (!has_wildcards(patterns[i])) continue;
+      if (auto literal = literal_of(patterns[i])) {
+        escaped_.emplace(std::move(*literal), i);
+      } else {
+        globs_.push_back(i);
+      }
     }
   }
 
@@ -77,6 +42,8 @@ class Patterns final {
     const auto known = names_.find(name);
     bool taken = known != names_.end();
     if (taken) matched_[known->second] = true;
+    const auto escaped = escaped_.empty() ? escaped_.end() : escaped_.find(std::string(name));
+    if (escaped != escaped_.end()) taken = matched_[escaped->second] = true;
     for (const std::size_t glob : globs_) {
       if ((taken && matched_[glob]) || !glob_matches(patterns_[glob], name)) continue;
       matched_[glob] = true;
@@ -87,7 +54,7 @@ class Patterns final {
 
   void require_all_matched(const Checkpoint& checkpoint) const {
     for (std::size_t i = 0; i < patterns_.size(); ++i) {
-      if (matched_[names_.at(patterns_[i])]) continue;
+      if (is_matched(i)) continue;
       throw Error(ErrorCode::invalid_request,
                   fmt::format("no tensor of {} matches \"{}\": {}", printable(checkpoint.path()),
                               printable(patterns_[i]), near_names(checkpoint, patterns_[i])));
@@ -95,9 +62,20 @@ class Patterns final {
   }
 
  private:
+  // Of two ways to spell one name the first one's mark counts.
+  [[nodiscard]] bool is_matched(std::size_t pattern) const {
+    if (matched_[names_.at(patterns_[pattern])]) return true;
+    const auto literal = literal_of(patterns_[pattern]);
+    const auto escaped = literal ? escaped_.find(*literal) : escaped_.end();
+    return escaped != escaped_.end() && matched_[escaped->second];
+  }
+
   const std::vector<std::string>& patterns_;
   std::vector<bool> matched_;  // by pattern; of equal ones the first counts
   std::unordered_map<std::string_view, std::size_t> names_;
+  // Names whose wildcards are escaped, as a framework asks for "experts[0]": 13,756 of them took 114 s as
+  // globs.
+  std::unordered_map<std::string, std::size_t> escaped_;
   std::vector<std::size_t> globs_;
 };
 
@@ -145,7 +123,7 @@ std::vector<Selected> select_tensors(const Checkpoint& checkpoint, const LoadReq
     const std::optional<Slice> slice = slices.take(tensor.name);
     const Rows rows = slice ? slice_rows(tensor, *slice) : whole_rows(tensor);
     if (!patterns.match(tensor.name) || (request.select && !request.select(tensor))) continue;
-    selected.push_back({i, rows, slice});
+    selected.push_back({i, rows, slice, 0});
   }
   patterns.require_all_matched(checkpoint);
   slices.require_all_met(checkpoint, request.slices);

@@ -16,6 +16,7 @@ struct Selected {
   std::uint64_t tensor = 0;  // index into the Checkpoint
   Rows rows;
   std::optional<Slice> slice;
+  std::uint64_t target_address = 0;  // 0: memory is allocated for it, or it needs none; see bind_targets()
 };
 
 // Empty ones first, then in order of file and offset. Throws invalid_request: a pattern that matches nothing

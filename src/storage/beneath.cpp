@@ -118,8 +118,8 @@ struct CacheSnapshot {
   std::string inside_entry;  // "snapshots/<commit>" and what follows
 };
 
-std::optional<CacheSnapshot> cache_snapshot(const std::string& folder) {
-  std::error_code error;
+// Nothing where the folder is no snapshot of a cache, or with `error`.
+std::optional<CacheSnapshot> cache_snapshot(const std::string& folder, std::error_code& error) {
   const std::filesystem::path real = std::filesystem::canonical(folder, error);
   if (error) return std::nullopt;
   std::filesystem::path inside_entry;
@@ -150,8 +150,9 @@ OpenOutcome open_inside_folder(const std::string& folder, const std::string& nam
 }
 
 OpenOutcome open_inside_cache_entry(const std::string& folder, const std::string& name) {
-  const std::optional<CacheSnapshot> snapshot = cache_snapshot(folder);
-  if (!snapshot) return {{}, EXDEV};
+  std::error_code error;
+  const std::optional<CacheSnapshot> snapshot = cache_snapshot(folder, error);
+  if (!snapshot) return {{}, error ? error.value() : EXDEV};
   const UniqueFd entry_fd = open_folder(snapshot->entry);
   if (!entry_fd.is_open()) return {{}, errno};
   WalkOutcome walked = walk_beneath(entry_fd.get(), snapshot->inside_entry + "/" + name);

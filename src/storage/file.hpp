@@ -15,18 +15,19 @@
 
 namespace inrush::engine {
 
-// How a range reaches host memory.
+// How a range is read.
 enum class ReadMode : std::uint8_t {
   buffered,  // through the page cache, by copy
   populate,  // cold: the range is first brought into the page cache by one populating call at a time, then
              // copied
   direct,    // O_DIRECT: offset, length and address are multiples of File::direct_alignment_bytes()
+  device,    // into device memory, by a File that can do that; on threads of its own, which mostly sleep
 };
 
 // What one read call did. Short is legal; 0 bytes without an error is the end of the file.
 struct ReadOutcome {
   std::uint64_t moved_bytes = 0;
-  int error = 0;  // errno
+  int error = 0;  // errno; of ReadMode::device also a code of cuFile, above 5000
 
   bool operator==(const ReadOutcome&) const = default;
 };
@@ -62,6 +63,9 @@ class File {
   // Whether all of the range is in memory already. A guess where the kernel does not tell; costs
   // microseconds.
   [[nodiscard]] virtual bool is_resident(ByteRange range) const noexcept = 0;
+  // Brings the range into memory without copying it. False where that cannot be done, or not for all of it: a
+  // buffered read does it then.
+  [[nodiscard]] virtual bool populate(ByteRange) const noexcept { return false; }
 };
 
 struct ListedFile {
@@ -85,7 +89,7 @@ class Store {
                                                            LinkPolicy links) const = 0;
 };
 
-// Reads all of the range, continuing short reads and repeating EINTR. Throws storage_failed;
+// Reads all of the range, continuing short reads and repeating EINTR and EAGAIN. Throws storage_failed;
 // corrupt_checkpoint where the file ends inside the range. Both name the file, the range and the cause.
 void read_fully(const File& file, std::uint64_t offset, std::span<std::byte> target);
 

@@ -71,7 +71,8 @@ ReadOutcome LocalFile::read(ReadMode mode, std::uint64_t offset, std::span<std::
     const int fd = direct().fd.get();
     return fd < 0 ? ReadOutcome{0, EINVAL} : read_at(fd, offset, target);
   }
-  if (mode == ReadMode::populate) populator_->populate(fd_.get(), {offset, target.size()});
+  // What cannot be populated the read fetches, or fails on.
+  if (mode == ReadMode::populate) static_cast<void>(populate({offset, target.size()}));
   return read_at(fd_.get(), offset, target);
 }
 
@@ -89,6 +90,8 @@ std::string LocalFile::direct_refusal() const {
 }
 
 bool LocalFile::is_resident(ByteRange range) const noexcept { return is_range_resident(fd_.get(), range); }
+
+bool LocalFile::populate(ByteRange range) const noexcept { return populator_->populate(fd_.get(), range); }
 
 const LocalFile::Direct& LocalFile::direct() const noexcept {
   std::call_once(direct_once_, [this] { direct_ = open_direct(); });

@@ -25,6 +25,7 @@ class LocalFile final : public File {
   [[nodiscard]] std::uint32_t direct_alignment_bytes() const noexcept override;
   [[nodiscard]] std::string direct_refusal() const override;
   [[nodiscard]] bool is_resident(ByteRange range) const noexcept override;
+  [[nodiscard]] bool populate(ByteRange range) const noexcept override;
 
  private:
   // A second description of the same file, for O_DIRECT: the flag belongs to the description, and buffered

@@ -4,25 +4,30 @@
 
 namespace inrush::engine {
 
-LocalQueue::LocalQueue(LocalQueueOptions options) : completions_(std::make_shared<CompletionList>()) {
-  if (options.fallbacks == nullptr) options.fallbacks = std::make_shared<Fallbacks>();
-  const QueueLinks links{completions_, options.fallbacks};
-  readers_ = std::make_shared<ReaderThreads>(options.reader_count, links);
+LocalQueue::LocalQueue(LocalQueueOptions options)
+    : links_{std::make_shared<CompletionList>(),
+             options.fallbacks != nullptr ? options.fallbacks : std::make_shared<Fallbacks>()},
+      readers_(std::make_shared<ReaderThreads>(options.reader_count, links_)) {
   if (options.io_uring == IoUring::off) return;
   // Weak: a ring that is left behind with a read in flight must not keep the reader threads alive.
   auto decline = [readers = std::weak_ptr(readers_)](ReadRequest request) {
     if (const auto alive = readers.lock()) alive->submit(std::move(request));
   };
-  uring_ = UringReads::start(options.ring_depth, links, std::move(decline));
+  uring_ = UringReads::start(options.ring_depth, links_, std::move(decline));
   register_staging(std::move(options.staging));
 }
 
 LocalQueue::~LocalQueue() = default;
 
 void LocalQueue::submit(ReadRequest request) {
-  completions_->expect();
-  if (uring_ != nullptr && request.mode == ReadMode::direct &&
-      request.file->descriptor(ReadMode::direct) >= 0) {
+  const bool is_for_device = request.mode == ReadMode::device;
+  if (is_for_device && device_readers_ == nullptr)
+    device_readers_ = std::make_unique<ReaderThreads>(device_reader_count, links_);
+  links_.completions->expect();
+  if (is_for_device) {
+    device_readers_->submit(std::move(request));
+  } else if (uring_ != nullptr && request.mode == ReadMode::direct &&
+             request.file->descriptor(ReadMode::direct) >= 0) {
     uring_->submit(std::move(request));
   } else {
     readers_->submit(std::move(request));
@@ -30,10 +35,10 @@ void LocalQueue::submit(ReadRequest request) {
 }
 
 std::size_t LocalQueue::wait(std::span<Completion> completions, Clock::time_point until) {
-  return completions_->wait(completions, until);
+  return links_.completions->wait(completions, until);
 }
 
-std::size_t LocalQueue::in_flight_count() const noexcept { return completions_->in_flight_count(); }
+std::size_t LocalQueue::in_flight_count() const noexcept { return links_.completions->in_flight_count(); }
 
 void LocalQueue::register_staging(StagingMemory staging) {
   if (uring_ != nullptr && !staging.bytes.empty()) uring_->register_staging(std::move(staging));

@@ -1,6 +1,6 @@
-// The queue of local files: direct reads through io_uring where the machine has it, all others on threads,
-// one wait for both. Owned by one load; one thread submits and waits. Its own threads outlive it only inside
-// a read that does not return.
+// The queue of local files: direct reads through io_uring where the machine has it, reads into device memory
+// and all others on threads, one wait for all of them. Owned by one load; one thread submits and waits. Its
+// own threads outlive it only inside a read that does not return.
 #pragma once
 
 #include <inrush/loader.hpp>
@@ -15,6 +15,10 @@
 #include <memory>
 
 namespace inrush::engine {
+
+// Threads for reads into device memory, beside the others and only once there is such a read: they sleep in
+// the kernel while the devices work.
+inline constexpr std::uint32_t device_reader_count = 16;
 
 struct LocalQueueOptions {
   std::uint32_t reader_count = 4;  // at least 1
@@ -43,8 +47,9 @@ class LocalQueue final : public ReadQueue {
   [[nodiscard]] bool has_io_uring() const noexcept { return uring_ != nullptr; }
 
  private:
-  std::shared_ptr<CompletionList> completions_;
+  const QueueLinks links_;
   std::shared_ptr<ReaderThreads> readers_;
+  std::unique_ptr<ReaderThreads> device_readers_;
   std::unique_ptr<UringReads> uring_;  // after readers_: it ends first, and may still hand reads to them
 };
 

@@ -50,21 +50,22 @@ void PopulatorTurn::end() {
   ended_.notify_one();
 }
 
-void Populator::populate(int fd, ByteRange range) noexcept {
+bool Populator::populate(int fd, ByteRange range) noexcept {
   struct stat status = {};
-  if (::fstat(fd, &status) != 0) return;
+  if (::fstat(fd, &status) != 0) return false;
   const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   // Pages past the end cannot be populated, and one of them would fail the whole window.
   const std::uint64_t end = std::min(range.end(), static_cast<std::uint64_t>(status.st_size));
   std::uint64_t offset = round_down(range.offset, page_bytes);
   while (offset < end) {
     const std::uint64_t size_bytes = std::min(window_bytes_max, end - offset);
-    if (!turn_.begin()) return;
+    if (!turn_.begin()) return false;
     const bool populated = populate_window(fd, {offset, size_bytes});
     turn_.end();
-    if (!populated) return;
+    if (!populated) return false;
     offset += size_bytes;
   }
+  return true;
 }
 
 }  // namespace inrush::engine

@@ -33,8 +33,8 @@ class PopulatorTurn {
 
 class Populator {
  public:
-  // Blocks on storage. What cannot be populated is left for the read that follows to fetch, or to fail on.
-  void populate(int fd, ByteRange range) noexcept;
+  // Blocks on storage. False where the file cannot be mapped or populated, or another call is stuck.
+  [[nodiscard]] bool populate(int fd, ByteRange range) noexcept;
 
  private:
   // A window takes 9 ms at 1.8 GB/s; twelve readers in a row on a disk of 100 MB/s wait 2 s.

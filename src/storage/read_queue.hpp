@@ -25,7 +25,7 @@ struct ReadRequest {
 struct Completion {
   std::uint64_t tag = 0;
   std::uint64_t moved_bytes = 0;
-  int error = 0;  // errno; then moved_bytes is 0
+  int error = 0;  // as ReadOutcome::error; then moved_bytes is 0
 
   bool operator==(const Completion&) const = default;
 };

@@ -23,9 +23,10 @@ enum class Route : std::uint8_t {
   direct_ring,      // O_DIRECT -> ring
   cached_place,     // page cache -> in place
   populated_place,  // storage -> page cache -> in place
+  cufile,           // into device memory by cuFile; which way, its counters say
 };
 
-inline constexpr std::size_t route_count = 5;
+inline constexpr std::size_t route_count = 6;
 [[nodiscard]] std::string_view route_name(Route route) noexcept;
 
 // A piece and what is needed to move it.
@@ -59,6 +60,8 @@ class TransferSink {
   [[nodiscard]] virtual std::string describe(std::uint32_t piece) const = 0;
   // A first read of the load has returned.
   virtual void first_byte() = 0;
+  // Every copy of the piece is queued on the stream, or its bytes are in place.
+  virtual void submitted(std::uint32_t piece) = 0;
   // All bytes of the piece are on the device. May throw: the load then ends.
   virtual void arrived(const Arrival& arrival) = 0;
   // Reads that were left behind after a deadline or a cancel; what they write to must not be used again.

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 import unittest
 
 INRUSH, FAKES = "", ""
@@ -77,7 +78,8 @@ def environment(**changes):
     """Ours without what would change a setting; the loader finds no GPU unless a test asks for the fake."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith("INRUSH_") and name != "LOCAL_WORLD_SIZE"}
-    return {**kept, **changes}
+    # What a probe of this user measured must not steer a test.
+    return {**kept, "XDG_STATE_HOME": os.path.join(tempfile.gettempdir(), "inrush-no-state"), **changes}
 
 
 def start(*words, **options):
@@ -182,6 +184,61 @@ class Loading(CommandTest):
         write_file(self.path("empty.safetensors"), {})
         text = self.succeed("load", self.path("empty.safetensors"), "--device", "cpu", "--check")
         self.assertIn("every byte equal: 0 bytes in 0 tensors", text)
+
+
+def drop_cache(folder):
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class Warming(CommandTest):
+    def test_text(self):
+        drop_cache(self.model)
+        pattern = r"\A(\S+ kB) of \1 in the page cache: \S+ \S+ were there, \S+ \S+ read in \S+ s.*\n\Z"
+        self.assertRegex(self.succeed("warm", self.model), pattern)
+        self.assertIn(" were there, 0 B read", self.succeed("warm", self.model))
+
+    def test_json(self):
+        drop_cache(self.model)
+        report = json.loads(self.succeed("warm", self.model, "--json", "--only", "layer.1.*"))
+        self.assertEqual(report["planned_bytes"], MODEL_BYTES // 2)
+        self.assertEqual(report["resident_bytes"] + report["read_bytes"], MODEL_BYTES // 2)
+        self.assertEqual((report["schema_version"], report["left_bytes"]), (1, 0))
+
+    def test_quiet(self):
+        self.assertEqual(self.succeed("warm", self.model, "--quiet"), "")
+
+    def test_background(self):
+        drop_cache(self.model)
+        text = self.succeed("warm", self.model, "--background")
+        child = int(text.rsplit(" ", 1)[1])
+        self.assertIn("in the background: process", text)
+        for _ in range(600):
+            if not os.path.exists(f"/proc/{child}"):
+                break
+            time.sleep(0.1)
+        self.assertIn(" 0 B read", self.succeed("warm", self.model))
+        document = json.loads(self.succeed("warm", self.model, "--background", "--json"))
+        self.assertGreater(document["process"], 0)
+
+    def test_bad_input(self):
+        self.fail_with(4, "warm", self.path("absent"), says=["absent"])
+        self.fail_with(4, "warm", self.path("absent"), "--background", says=["absent"])
+        self.fail_with(2, "warm", self.model, "--only", "nothing.*", says=["nothing.*"])
+        self.fail_with(2, "warm", says=["PATH"])
+        self.fail_with(2, "warm", self.model, "--json", "--quiet", says=["--quiet"])
+
+    def test_interrupted(self):
+        sparse = self.path("sparse.safetensors")
+        write_sparse_file(sparse)
+        process = start("warm", sparse, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (130, ""))
+        self.assertIn("interrupted", err)
 
 
 class BadInput(CommandTest):
@@ -377,9 +434,33 @@ class Devices(CommandTest):
     def test_absent_gpu(self):
         self.fail_with(3, "load", self.model, "--device", "cuda:7", says=["cuda:7"], env=self.fake())
 
-    def test_gds_is_not_built(self):
+    def cufile(self, words, version="1.19"):
+        return environment(LD_LIBRARY_PATH=f"{FAKES}:{FAKES}/cufile-{version}", FAKE_CUFILE=words)
+
+    def test_gds_without_a_libcufile(self):
         self.fail_with(3, "load", self.model, "--device", "cuda:0", "--path", "gds",
-                       says=["gds", "not built"], env=self.fake())
+                       says=['path "gds"', "no libcufile", "nvidia-cufile"], env=self.fake())
+
+    def test_gds_is_proven_or_says_that_it_is_not(self):
+        for words, version, path in (("p2pdma", "1.19", "gds"), ("nvfs", "1.15", "gds"),
+                                     ("p2pdma", "1.14", "gds (unproven)"), ("mute", "1.19", "gds (unproven)"),
+                                     ("silent", "1.19", "cufile-compat")):
+            with self.subTest(words=words, version=version):
+                text = self.succeed("load", self.model, "--device", "cuda:0", "--path", "gds", "--check",
+                                    "--json", env=self.cufile(words, version))
+                load = json.loads(text)["loads"][0]
+                self.assertEqual(load["report"]["path"], path)
+                self.assertEqual(load["check"]["bytes"], MODEL_BYTES)
+
+    def test_compat_is_called_compat(self):
+        text = self.succeed("load", self.model, "--device", "cuda:0", "--path", "cufile-compat", "--check",
+                            env=self.cufile("compat"))
+        self.assertIn("cuFile compat", text)
+        self.assertNotIn("GDS", text)
+
+    def test_gds_that_is_refused_names_code_and_remedy(self):
+        self.fail_with(3, "load", self.model, "--device", "cuda:0", "--path", "gds",
+                       says=["5001", "compat mode forbidden", "path staged"], env=self.cufile("compat"))
 
 
 class Information(CommandTest):
@@ -439,6 +520,192 @@ class Information(CommandTest):
         for words in (["--help"], ["load", "--help"], ["inspect", "-h"], ["env", "--help"]):
             self.assertIn("Examples:\n  ", self.succeed(*words))
         self.assertIn("Usage: inrush load [OPTIONS] PATH", self.succeed("load", "--help"))
+
+
+class Explaining(CommandTest):
+    def explained(self, *words):
+        return json.loads(self.succeed("explain", "--json", *words))["codes"]
+
+    def test_code_of_cufile(self):
+        text = self.succeed("explain", "5027")
+        pattern = (r"\ACU_FILE_HANDLE_NOT_REGISTERED \(5027\)\n  meaning  [^\n]+\n  likely   [^\n]+\n"
+                   r"  remedy   [^\n]*/run/udev[^\n]*\n\Z")
+        self.assertRegex(text, pattern)
+        for word in ("-5027", "CU_FILE_HANDLE_NOT_REGISTERED", "cu_file_Handle_not_registered"):
+            self.assertEqual(self.succeed("explain", word), text)
+
+    def test_code_of_ours(self):
+        text = self.succeed("explain", "Corrupt_Checkpoint")
+        self.assertRegex(text, r"\Acorrupt_checkpoint \(exit code 5\)\n")
+        self.assertIn("  remedy   get the file again\n", text)
+        exits = {row["name"]: row["exit_code"] for row in self.explained() if row["exit_code"] is not None}
+        self.assertEqual(exits, {"invalid_request": 2, "environment_unfit": 3, "not_found": 4,
+                                 "corrupt_checkpoint": 5, "storage_failed": 1, "out_of_memory": 6,
+                                 "device_failed": 1, "timed_out": 7, "cancelled": 7, "internal": 1})
+
+    def test_several_and_all(self):
+        self.assertEqual([row["code"] for row in self.explained("5036", "-5001")], [5036, 5001])
+        self.assertIn("\n\nCU_FILE_IO_NOT_SUPPORTED (5008)\n", self.succeed("explain", "5001", "5008"))
+        listed = self.explained()
+        self.assertEqual(len(listed), 10 + 48)
+        table = self.succeed("explain")
+        for row in listed:
+            self.assertRegex(table, rf"(?m)^ +{row['code'] or row['exit_code']}  +{row['name']}  +\S")
+
+    def test_unknown(self):
+        for word in ("5021", "-5021", "4", "5027x", "", "CU_FILE"):
+            self.fail_with(2, "explain", word, says=[f'"{word}"', "inrush explain"])
+        self.fail_with(2, "explain", "5027", "cu_file_io_eror",
+                       says=["did you mean CU_FILE_IO_ERROR?"])
+        self.fail_with(2, "explain", "--table", says=["--table"])
+
+    def test_names_cannot_drive_the_terminal(self):
+        self.fail_with(2, "explain", "\x1b[2J", says=[r"\x1b[2J"])
+
+    def test_driver_statistics(self):
+        self.fail_with(2, "stats", says=["--gds"])
+        if os.path.exists("/proc/driver/nvidia-fs/stats"):
+            self.assertIn("nvidia-fs", self.succeed("stats", "--gds"))
+            self.assertEqual(json.loads(self.succeed("stats", "--gds", "--json"))["schema_version"], 1)
+            return
+        for words in (["stats", "--gds"], ["stats", "--gds", "--json"]):
+            self.fail_with(3, *words, says=["nvidia-fs is not loaded"])
+
+
+class Probing(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.file = self.path("large.safetensors")
+        write_file(self.file, {"t": ("U8", [34 << 20], random.Random(2).randbytes(34 << 20))})
+        os.makedirs(self.path("tmp"))
+
+    def fakes(self, words="p2pdma", **changes):
+        return environment(LD_LIBRARY_PATH=FAKES, FAKE_CUFILE=words, INRUSH_STATE=self.path("state"),
+                           INRUSH_CUFILE_LIBRARY=os.path.join(FAKES, "cufile-1.15", "libcufile.so.0"),
+                           TMPDIR=self.path("tmp"), **changes)
+
+    def rows(self, words="p2pdma", *options):
+        text = self.succeed("probe", self.file, "--json", *options, env=self.fakes(words))
+        return {row["path"]: row for row in json.loads(text)["candidates"]}
+
+    def gds_of_plan(self, **options):
+        plan = json.loads(self.succeed("load", self.file, "--plan", "--json", **options))["plans"][0]
+        return next(path for path in plan["paths"] if path["name"] == "gds")
+
+    def test_text(self):
+        text = self.succeed("probe", self.file, env=self.fakes())
+        self.assertTrue(text.startswith(f"35.7 MB of {self.file} ("), text)
+        self.assertRegex(text, r"\n  staged +yes +\S+ +\S+  \S.*every byte equal")
+        self.assertRegex(text, r"\n  gds +yes .* \(cuFile P2PDMA\) +every byte equal")
+        self.assertRegex(text, r"\nchosen: \S+ \(measured here: staged .*\)\nkept in " + self.path("state"))
+        self.assertEqual(os.listdir(self.path("tmp")), [])
+        self.assertEqual(os.listdir(self.path("state")), ["probes"])
+
+    def test_json(self):
+        text = self.succeed("probe", self.file, "--json", "--bytes", "20MiB", env=self.fakes())
+        report = json.loads(text)
+        self.assertEqual((report["schema_version"], report["bytes"]), (1, 20 << 20))
+        self.assertEqual([row["path"] for row in report["candidates"]], ["staged", "gds", "cufile-compat"])
+        self.assertFalse(report["wrong_bytes"])
+        self.assertTrue(report["device"].startswith("GPU-"))
+        self.assertIn("say little", report["why_not_cached"])
+
+    def test_impossible_gds_is_an_answer(self):
+        rows = self.rows("compat")
+        self.assertFalse(rows["gds"]["usable"])
+        self.assertIn("5001", rows["gds"]["reason"])
+        self.assertTrue(rows["cufile-compat"]["usable"])
+
+    def test_what_hangs_or_crashes_is_an_answer(self):
+        self.assertIn("did not come back within 2 s", self.rows("hang=cuFileDriverOpen", "--timeout", "2s")
+                      ["gds"]["reason"])
+        self.assertIn("signal 11", self.rows("crash=cuFileRead")["gds"]["reason"])
+
+    def test_wrong_bytes_are_an_error(self):
+        done = self.run_inrush("probe", self.file, env=self.fakes("corrupt_read=2"))
+        self.assertEqual(done.returncode, 1, done)
+        self.assertTrue(done.stdout.startswith('!!! WRONG BYTES by the path "gds"'), done.stdout)
+        self.assertIn("\nchosen: staged", done.stdout)
+        self.assertRegex(done.stderr, r"\Ainrush: [^\n]*WRONG BYTES at offset \d+[^\n]*\n\Z")
+        # Also for those who ask for it by name.
+        self.fail_with(3, "load", self.file, "--path", "gds", env=self.fakes(), says=["WRONG BYTES"])
+
+    def test_loads_use_it(self):
+        env = self.fakes()
+        self.assertIn("`inrush probe PATH` does", self.gds_of_plan(env=env)["reason"])
+        self.succeed("probe", self.file, env=env)
+        self.assertRegex(self.gds_of_plan(env=env)["reason"], r"\Aprobed 20\d\d-\d\d-\d\d: every byte equal")
+        self.assertNotIn("probed", self.gds_of_plan(env={**env, "INRUSH_STATE": self.path("none")})["reason"])
+
+    def test_cpu(self):
+        report = json.loads(self.succeed("probe", self.file, "--device", "cpu", "--json", env=self.fakes()))
+        self.assertEqual([row["path"] for row in report["candidates"]], ["staged"])
+        self.assertEqual((report["chosen"], report["cached_in"]), ("staged", ""))
+
+    def test_bad_input(self):
+        self.fail_with(4, "probe", self.path("absent"), says=["absent"])
+        self.fail_with(2, "probe", "/dev/null", says=["regular file"])
+        self.fail_with(2, "probe", says=["PATH"])
+        self.fail_with(2, "probe", self.file, "--bytes", "7X", says=["--bytes"])
+        self.fail_with(2, "probe", self.file, "--timeout", "0", says=["--timeout"])
+        self.fail_with(3, "probe", self.file, "--device", "cuda:7", says=["cuda:7"], env=self.fakes())
+
+    def children(self):
+        """Processes that were told to read our file."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"inrush-probe") and os.fsencode(self.file) in words:
+                found.append(int(pid))
+        return found
+
+    def test_interrupted(self):
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = start("probe", self.file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=self.fakes("hang=cuFileDriverOpen"))
+            while not self.children():
+                time.sleep(0.01)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(out, "")
+            if number == signal.SIGINT:
+                self.assertEqual((process.returncode, err), (130, "inrush: interrupted\n"))
+            deadline = time.monotonic() + 30
+            while self.children() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertEqual(self.children(), [])
+
+    def test_forced_path_has_a_configuration_of_its_own(self):
+        def configuration(path, **changes):
+            process = start("load", self.file, "--path", path, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, env=self.fakes("hang=cuFileDriverOpen", **changes))
+            try:
+                while True:
+                    for descriptor in os.listdir(f"/proc/{process.pid}/fd"):
+                        link = f"/proc/{process.pid}/fd/{descriptor}"
+                        try:
+                            if not os.readlink(link).startswith("/memfd:cufile.json"):
+                                continue
+                            with open(link, encoding="utf-8") as file:
+                                return json.loads(file.read())["properties"]
+                        except (FileNotFoundError, json.JSONDecodeError):
+                            pass  # not yet
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.01)
+            finally:
+                process.kill()
+                process.wait()
+
+        self.assertEqual(configuration("gds"), {"allow_compat_mode": False, "use_pci_p2pdma": True})
+        self.assertEqual(configuration("cufile-compat"), {"allow_compat_mode": True, "use_pci_p2pdma": False})
+        for path in ("gds", "cufile-compat"):
+            text = self.succeed("load", self.file, "--path", path, "--check", env=self.fakes())
+            self.assertIn(f"\n  path       {path}\n", text)
+            self.assertEqual(os.listdir(self.path("tmp")), [])
 
 
 if __name__ == "__main__":

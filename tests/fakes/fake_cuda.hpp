@@ -36,8 +36,10 @@ struct FakeCudaControl {
   void (*set_delay_max)(std::uint32_t microseconds);
   void (*set_device_bytes)(std::uint64_t bytes);      // of each device, 8 GiB at first
   void (*set_pinned_bytes_max)(std::uint64_t bytes);  // of the process, no limit at first
+  // Also of its symbols: cuGetProcAddress finds what a driver of that version has (12000, 12080, 13000).
   void (*set_driver_version)(int version);
   void (*set_device_count)(int count);
+  void (*pack_allocations)();   // from now on each begins where the one before it ends, at multiples of 256
   void (*hide_proc_address)();  // cuGetProcAddress finds nothing until reset()
 
   // The n-th call of that entry answers `result` and does nothing (calls that free still free).
@@ -61,6 +63,16 @@ struct FakeCudaControl {
   const char* (*last_misuse)();   // until the next misuse
   std::uint64_t (*copy_count)();  // copies that were queued
   engine::CuContext (*current_context)();
+
+  // Calls of that entry so far, in the life of the process.
+  std::uint64_t (*entry_count)(const char* entry);
+  // Faults of the test that met a call or a copy, and allocations and registrations above the limits.
+  std::uint64_t (*fault_count)();
+
+  // What another device does to device memory (the fake libcufile reads files into it): at once, ordered with
+  // no stream. 0 where the range is not inside one live block.
+  int (*write_device)(engine::CuAddress target, const void* source, std::uint64_t bytes);
+  int (*read_device)(void* target, engine::CuAddress source, std::uint64_t bytes);
 };
 
 class FakeCuda {

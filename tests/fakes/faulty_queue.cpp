@@ -4,6 +4,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 #include <utility>
 
 namespace inrush::fakes {
@@ -20,15 +22,15 @@ std::uint64_t alignment_of(const engine::ReadRequest& request) {
 }  // namespace
 
 std::uint64_t FaultCounts::total() const {
-  return short_reads + unaligned_shorts + eintr + eagain + direct_einval + eio + early_ends + late +
-         reordered;
+  return short_reads + unaligned_shorts + eintr + eagain + direct_einval + eio + early_ends + late + slow +
+         never + reordered;
 }
 
 std::ostream& operator<<(std::ostream& out, const FaultCounts& counts) {
   return out << "short " << counts.short_reads << ", unaligned " << counts.unaligned_shorts << ", EINTR "
              << counts.eintr << ", EAGAIN " << counts.eagain << ", EINVAL " << counts.direct_einval
              << ", EIO " << counts.eio << ", early end " << counts.early_ends << ", late " << counts.late
-             << ", reordered " << counts.reordered;
+             << ", slow " << counts.slow << ", never " << counts.never << ", reordered " << counts.reordered;
 }
 
 FaultyQueue::FaultyQueue(std::unique_ptr<engine::ReadQueue> inner, Faults faults)
@@ -122,26 +124,56 @@ void FaultyQueue::collect(engine::Clock::time_point until) {
   std::array<engine::Completion, 64> arrived = {};
   const std::size_t count = inner_->wait(arrived, until);
   for (std::size_t i = 0; i < count; ++i) {
-    const engine::Completion completion = finish(arrived[i]);
-    if (happens(faults_.late_chance)) {
-      ++counts_.late;
-      late_.push_back(completion);
-    } else {
-      ready_.push_back(completion);
-    }
+    const std::uint64_t number = arrived[i].tag + 1;
+    keep_back(finish(arrived[i]), number);
   }
 }
 
-std::size_t FaultyQueue::wait(std::span<engine::Completion> completions, engine::Clock::time_point until) {
+void FaultyQueue::keep_back(const engine::Completion& completion, std::uint64_t number) {
+  if (faults_.never_from != 0 && number >= faults_.never_from) {
+    ++counts_.never;
+    ++lost_count_;
+  } else if (faults_.slow_every != 0 && number % faults_.slow_every == 0) {
+    ++counts_.slow;
+    slow_.push_back({completion, engine::Clock::now() + faults_.slow_time});
+  } else if (happens(faults_.late_chance)) {
+    ++counts_.late;
+    late_.push_back(completion);
+  } else {
+    ready_.push_back(completion);
+  }
+}
+
+void FaultyQueue::take_due() {
   ready_.insert(ready_.end(), late_.begin(), late_.end());
   late_.clear();
-  if (!ready_.empty()) {
-    collect(engine::Clock::now());  // what is there already, to be mixed with the rest
-  } else {
-    collect(until);
-    // All that came was held back: this wait would return nothing although something is there, which no queue
-    // does.
-    if (ready_.empty()) ready_.swap(late_);
+  const engine::Clock::time_point now = engine::Clock::now();
+  for (const Slow& slow : slow_) {
+    if (slow.due <= now) ready_.push_back(slow.completion);
+  }
+  std::erase_if(slow_, [&](const Slow& slow) { return slow.due <= now; });
+}
+
+engine::Clock::time_point FaultyQueue::first_due() const {
+  engine::Clock::time_point first = engine::Clock::time_point::max();
+  for (const Slow& slow : slow_) first = std::min(first, slow.due);
+  return first;
+}
+
+std::size_t FaultyQueue::wait(std::span<engine::Completion> completions, engine::Clock::time_point until) {
+  take_due();
+  if (!ready_.empty()) collect(engine::Clock::now());  // what is there already, to be mixed with the rest
+  while (ready_.empty() && in_flight_count() > 0) {
+    const engine::Clock::time_point limit = std::min(until, first_due());
+    if (inner_->in_flight_count() > 0) {
+      collect(limit);
+    } else if (limit < engine::Clock::time_point::max()) {
+      std::this_thread::sleep_until(limit);
+    } else {
+      throw std::logic_error("a wait without limit for reads that never come");
+    }
+    take_due();  // also what was held back just now: no queue returns nothing although something is there
+    if (engine::Clock::now() >= until) break;
   }
   if (faults_.reorder && ready_.size() > 1) {
     ++counts_.reordered;
@@ -155,7 +187,7 @@ std::size_t FaultyQueue::wait(std::span<engine::Completion> completions, engine:
 }
 
 std::size_t FaultyQueue::in_flight_count() const noexcept {
-  return in_flight_.size() + ready_.size() + late_.size();
+  return in_flight_.size() + ready_.size() + late_.size() + slow_.size() + lost_count_;
 }
 
 }  // namespace inrush::fakes

@@ -5,6 +5,7 @@
 
 #include "storage/read_queue.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,6 +15,7 @@
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace inrush::fakes {
 
@@ -27,6 +29,11 @@ struct Faults {
   double eagain_chance = 0;
   double direct_einval_chance = 0;
   double late_chance = 0;  // a completion is held until the next wait()
+  // Every n-th read takes so long; 0: none. With 8 readers and 8 here: one disk of eight is slow.
+  std::uint64_t slow_every = 0;
+  std::chrono::microseconds slow_time = {};
+  // The completion of that read and of all after it never comes; 0: all come.
+  std::uint64_t never_from = 0;
   bool reorder = false;
   // By path of the file: reads stop short of that byte, and one that starts there fails with EIO or meets the
   // end.
@@ -43,6 +50,8 @@ struct FaultCounts {
   std::uint64_t eio = 0;
   std::uint64_t early_ends = 0;
   std::uint64_t late = 0;
+  std::uint64_t slow = 0;
+  std::uint64_t never = 0;
   std::uint64_t reordered = 0;  // waits that returned completions in another order than they came
 
   [[nodiscard]] std::uint64_t total() const;
@@ -64,6 +73,10 @@ class FaultyQueue final : public engine::ReadQueue {
   [[nodiscard]] std::string seed_text() const { return "seed " + std::to_string(faults_.seed); }
 
  private:
+  struct Slow {
+    engine::Completion completion;
+    engine::Clock::time_point due;
+  };
   struct InFlight {
     std::uint64_t tag = 0;
     std::span<std::byte> target;
@@ -76,6 +89,9 @@ class FaultyQueue final : public engine::ReadQueue {
   void limit_to(std::uint64_t moved_bytes_max, engine::ReadRequest& request, InFlight& read) const;
   void collect(engine::Clock::time_point until);
   [[nodiscard]] engine::Completion finish(const engine::Completion& inner);
+  void keep_back(const engine::Completion& completion, std::uint64_t number);
+  void take_due();
+  [[nodiscard]] engine::Clock::time_point first_due() const;
 
   const std::unique_ptr<engine::ReadQueue> inner_;
   const Faults faults_;
@@ -85,6 +101,8 @@ class FaultyQueue final : public engine::ReadQueue {
   std::unordered_map<std::uint64_t, InFlight> in_flight_;
   std::deque<engine::Completion> ready_;
   std::deque<engine::Completion> late_;
+  std::vector<Slow> slow_;
+  std::uint64_t lost_count_ = 0;
 };
 
 }  // namespace inrush::fakes

@@ -23,6 +23,7 @@ class PlanSink final : public engine::TransferSink {
   void wait_for_work(engine::Clock::time_point) override {}
   std::string describe(std::uint32_t piece) const override { return "piece " + std::to_string(piece); }
   void first_byte() override { ++first_byte_count; }
+  void submitted(std::uint32_t) override {}
   void arrived(const engine::Arrival& arrival) override;
   void orphaned(std::uint64_t count) noexcept override { orphan_count += count; }
 

@@ -29,7 +29,13 @@ echo "build: $(grep -c 'warning:' "$log" || true) warnings"
 for suite in unit conformance; do
   "$build/tests/${suite}_tests" --gtest_brief=1 2>&1 | grep -vE '^(Running main|$)' || failed=1
 done
-"$build/tests/gpu_tests" 2>&1 | grep -E '^\[ +(OK|FAILED|PASSED) +\]|Failure|error' || failed=1
+# The real libcufile in its compat mode, each version that tools/setup.sh cufile got (carry build/cufile).
+cufiles=$(printf '%s:' build/cufile/*/nvidia/*/lib/libcufile.so.0)
+TMPDIR=$folder INRUSH_TEST_CUFILE=$cufiles "$build/tests/gpu_tests" 2>&1 |
+  grep -E '^\[ +(OK|FAILED|PASSED) +\]|Failure|error|^(speed|gds):' || failed=1
+# Streams that wait for a value must not hold up the copies that they wait for, with few channels either.
+TMPDIR=$folder CUDA_DEVICE_MAX_CONNECTIONS=1 "$build/tests/gpu_tests" --gtest_filter='*RealAsync*' 2>&1 |
+  grep -E '^\[ +(OK|FAILED|PASSED) +\]|Failure|error|^speed:' || failed=1
 wait
 
 # What a user sees, and the speed: JSON lines in $OUT, here a line a load.

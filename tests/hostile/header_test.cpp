@@ -140,6 +140,14 @@ TEST(HeaderCap, EachIsNamedInItsError) {
   const std::string ranked = file(tensor("a", "[1,1,1]", "[0,1]"), 1);
   EXPECT_NE(message_of(ranked, {.rank_max = 2}).find("DiscoverOptions::rank_max"), std::string::npos);
   EXPECT_EQ(message_of(ranked, {.rank_max = 3}), "accepted");
+  const std::string shapes = file(tensor("a", "[1,1]", "[0,1]") + "," + tensor("b", "[1]", "[1,2]"), 2);
+  EXPECT_NE(message_of(shapes, {.dimension_count_max = 2}).find("DiscoverOptions::dimension_count_max"),
+            std::string::npos);
+  EXPECT_EQ(message_of(shapes, {.dimension_count_max = 3}), "accepted");
+  const std::string metadata = file(R"("__metadata__":{"a":"","b":""})", 0);
+  EXPECT_NE(message_of(metadata, {.metadata_count_max = 1}).find("DiscoverOptions::metadata_count_max"),
+            std::string::npos);
+  EXPECT_EQ(message_of(metadata, {.metadata_count_max = 2}), "accepted");
 }
 
 // The byte in the message shows that reading stopped at the 65th dimension and not after all of them.

@@ -1,6 +1,7 @@
 #include "fakes/libcuda/fake_world.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace inrush::fakes {
 
@@ -32,6 +33,28 @@ void settle() {
   });
 }
 
+// Host memory to or from a range that lies in one live block of any device. False where there is none.
+template <typename Move>
+int move_bytes(CuAddress address, std::uint64_t bytes, Move&& move) {
+  Lock lock(world().mutex);
+  for (int device = 0; device < world().device_count; ++device) {
+    const Place place = world().find_place(address, bytes, device);
+    if (place.start == nullptr) continue;
+    lock.unlock();
+    move(place.start);
+    return 1;
+  }
+  return 0;
+}
+
+int write_device(CuAddress target, const void* source, std::uint64_t bytes) {
+  return move_bytes(target, bytes, [&](std::byte* start) { std::memcpy(start, source, bytes); });
+}
+
+int read_device(void* target, CuAddress source, std::uint64_t bytes) {
+  return move_bytes(source, bytes, [&](const std::byte* start) { std::memcpy(target, start, bytes); });
+}
+
 template <auto Member>
 void set(auto value) {
   const Lock lock(world().mutex);
@@ -55,6 +78,7 @@ FAKE_CUDA_EXPORT const FakeCudaControl* fake_cuda_control() {
       .set_pinned_bytes_max = [](std::uint64_t bytes) { set<&World::pinned_bytes_max>(bytes); },
       .set_driver_version = [](int version) { set<&World::driver_version>(version); },
       .set_device_count = [](int count) { set<&World::device_count>(count); },
+      .pack_allocations = [] { set<&World::is_packed>(true); },
       .hide_proc_address = [] { set<&World::proc_address_hidden>(true); },
       .fail = [](const char* entry, std::uint64_t nth,
                  CuResult result) { add_fault(entry, nth, nth, result); },
@@ -71,6 +95,11 @@ FAKE_CUDA_EXPORT const FakeCudaControl* fake_cuda_control() {
       .last_misuse = [] { return read([](World& all) { return all.last_misuse.c_str(); }); },
       .copy_count = [] { return read([](World& all) { return all.copies; }); },
       .current_context = [] { return read([](World& all) { return all.current(); }); },
+      .entry_count =
+          [](const char* entry) { return read([&](World& all) { return all.entry_calls[entry]; }); },
+      .fault_count = [] { return read([](World& all) { return all.fault_hits; }); },
+      .write_device = write_device,
+      .read_device = read_device,
   };
   return &control;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 namespace inrush::fakes {
@@ -62,6 +63,35 @@ std::uint64_t used_bytes(int device) {
   return bytes;
 }
 
+// Entries that a later driver of the 12 and 13 series added, or gave another meaning under the same name. Who
+// asks for them as of 12.0 gets none, or the old meaning.
+struct NewerEntry {
+  std::string_view name;
+  int version;
+  const char* symbol;
+};
+
+constexpr std::array<NewerEntry, 3> newer_entries = {{
+    {"cuMemcpyBatchAsync", 12080, "cuMemcpyBatchAsync"},
+    {"cuMemcpyBatchAsync", 13000, "cuMemcpyBatchAsync_v2"},
+    {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"},
+}};
+
+// What a driver that knows `version` calls the entry; empty: it has none.
+std::string symbol_of(std::string_view name, int version, void* library) {
+  const char* newest = nullptr;
+  bool is_known = false;
+  for (const NewerEntry& entry : newer_entries) {
+    is_known = is_known || (entry.name == name && entry.symbol == name);
+    if (entry.name == name && entry.version <= version) newest = entry.symbol;
+  }
+  if (newest != nullptr) return newest;
+  if (is_known) return {};
+  const std::string second = std::string(name) + "_v2";
+  const bool has_second = name != "cuCtxGetDevice" && ::dlsym(library, second.c_str()) != nullptr;
+  return has_second ? second : std::string(name);
+}
+
 // A context may only go when all that was made in it is gone: the real one takes it along, under whoever
 // still holds it.
 bool has_belongings(const CuContextObject& context) {
@@ -109,8 +139,7 @@ FAKE_CUDA_EXPORT CuResult cuGetProcAddress_v2(const char* name, void** address, 
   if (::dladdr(reinterpret_cast<void*>(&cuInit), &own) == 0) return CuResult::invalid_value;
   void* library = ::dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return CuResult::invalid_value;
-  *address = ::dlsym(library, (std::string(name) + "_v2").c_str());
-  if (*address == nullptr) *address = ::dlsym(library, name);
+  *address = ::dlsym(library, symbol_of(name, std::min(version, world().driver_version), library).c_str());
   ::dlclose(library);
   *status = *address != nullptr ? 0 : 1;
   return CuResult::success;
@@ -195,6 +224,35 @@ FAKE_CUDA_EXPORT CuResult cuCtxPopCurrent_v2(CuContext* context) {
   return world().fault("cuCtxPopCurrent");
 }
 
+FAKE_CUDA_EXPORT CuResult cuCtxGetDevice(CuDevice* device) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuCtxGetDevice", Needs::initialised);
+  if (answer != CuResult::success) return answer;
+  const CuContext context = world().current();
+  if (context == nullptr) return CuResult::invalid_context;  // a way to ask whether there is one
+  *device = context->device;
+  return CuResult::success;
+}
+
+// Of 13.0: of a context that is given, not of the current one.
+FAKE_CUDA_EXPORT CuResult cuCtxGetDevice_v2(CuDevice* device, CuContext context) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuCtxGetDevice_v2", Needs::initialised);
+  if (answer != CuResult::success) return answer;
+  const bool is_ours = std::any_of(world().contexts.begin(), world().contexts.end(),
+                                   [&](const CuContextObject& known) { return &known == context; });
+  if (!is_ours) return CuResult::invalid_context;
+  *device = context->device;
+  return CuResult::success;
+}
+
+// Of 12.8 and 13.0. Nobody here calls them: they are there to be looked up.
+FAKE_CUDA_EXPORT CuResult cuMemcpyBatchAsync() {
+  const Lock lock(world().mutex);
+  return world().misuse("cuMemcpyBatchAsync", "which no driver of version 12.0 has", CuResult::invalid_value);
+}
+FAKE_CUDA_EXPORT CuResult cuMemcpyBatchAsync_v2() { return cuMemcpyBatchAsync(); }
+
 FAKE_CUDA_EXPORT CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
   const Lock lock(world().mutex);
   const CuResult answer = world().enter("cuMemAlloc", Needs::context);
@@ -202,7 +260,10 @@ FAKE_CUDA_EXPORT CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
   if (bytes == 0) return CuResult::invalid_value;
   const int device = world().current()->device;
   const std::uint64_t used = used_bytes(device);
-  if (used > world().device_bytes || bytes > world().device_bytes - used) return CuResult::out_of_memory;
+  if (used > world().device_bytes || bytes > world().device_bytes - used) {
+    ++world().fault_hits;
+    return CuResult::out_of_memory;
+  }
   try {
     auto storage = std::make_shared<std::vector<std::byte>>(bytes, std::byte{0xA5});
     *address = world().new_address(bytes);
@@ -239,6 +300,19 @@ FAKE_CUDA_EXPORT CuResult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* 
   return CuResult::success;
 }
 
+FAKE_CUDA_EXPORT CuResult cuMemGetAddressRange_v2(CuAddress* start, std::size_t* bytes, CuAddress address) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemGetAddressRange", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto after = world().blocks.upper_bound(address);
+  if (after == world().blocks.begin()) return CuResult::invalid_value;
+  const auto& [first, block] = *std::prev(after);
+  if (address - first >= block.bytes) return CuResult::invalid_value;
+  *start = first;
+  *bytes = block.bytes;
+  return CuResult::success;
+}
+
 FAKE_CUDA_EXPORT CuResult cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   const Lock lock(world().mutex);
   const CuResult answer = world().enter("cuMemHostRegister", Needs::context);
@@ -251,9 +325,22 @@ FAKE_CUDA_EXPORT CuResult cuMemHostRegister_v2(void* memory, std::size_t bytes, 
     if (start < other + other_bytes && other < start + bytes) return CuResult::memory_already_registered;
   }
   const std::uint64_t used = world().live().registered_bytes;
-  if (used > world().pinned_bytes_max || bytes > world().pinned_bytes_max - used)
+  if (used > world().pinned_bytes_max || bytes > world().pinned_bytes_max - used) {
+    ++world().fault_hits;
     return CuResult::out_of_memory;
+  }
   world().registrations[start] = bytes;
+  return CuResult::success;
+}
+
+FAKE_CUDA_EXPORT CuResult cuMemHostGetDevicePointer_v2(CuAddress* address, void* memory, unsigned flags) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemHostGetDevicePointer", Needs::context);
+  if (answer != CuResult::success) return answer;
+  if (flags != 0 || !world().is_registered(static_cast<std::byte*>(memory), 1))
+    return world().misuse("cuMemHostGetDevicePointer", "of memory that is not registered",
+                          CuResult::invalid_value);
+  *address = reinterpret_cast<CuAddress>(memory);
   return CuResult::success;
 }
 

@@ -1,5 +1,6 @@
 #include "fakes/libcuda/fake_world.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -20,7 +21,7 @@ CuStreamObject::~CuStreamObject() {
   if (worker_.joinable()) worker_.detach();  // only a stream that leaked to the end of the process
 }
 
-void CuStreamObject::push(std::variant<QueuedCopy, QueuedRecord, QueuedWait> item) {
+void CuStreamObject::push(fakes::Queued item) {
   queue_.push_back(std::move(item));
   world().changed.notify_all();
 }
@@ -54,7 +55,7 @@ bool CuStreamObject::any_copy(Match&& match) const {
 
 bool CuStreamObject::reads(const std::byte* start, std::uint64_t bytes) const {
   return any_copy([&](const QueuedCopy& copy) {
-    return copy.source < start + bytes && start < copy.source + copy.source_span();
+    return copy.source != nullptr && copy.source < start + bytes && start < copy.source + copy.source_span();
   });
 }
 
@@ -64,8 +65,18 @@ bool CuStreamObject::writes(CuAddress start, std::uint64_t bytes) const {
   });
 }
 
+bool CuStreamObject::waits_in(const std::byte* start, std::uint64_t bytes) const {
+  return std::ranges::any_of(queue_, [&](const fakes::Queued& item) {
+    const auto* wait = std::get_if<fakes::QueuedValueWait>(&item);
+    const auto* word = wait == nullptr ? nullptr : reinterpret_cast<const std::byte*>(wait->word);
+    return word != nullptr && start <= word && word < start + bytes;
+  });
+}
+
 bool CuStreamObject::can_run() const {
   if (held || queue_.empty()) return false;
+  if (const auto* value = std::get_if<fakes::QueuedValueWait>(&queue_.front()))
+    return __atomic_load_n(value->word, __ATOMIC_ACQUIRE) >= value->value;
   const auto* wait = std::get_if<QueuedWait>(&queue_.front());
   return wait == nullptr || wait->event->completed >= wait->generation;
 }
@@ -73,7 +84,8 @@ bool CuStreamObject::can_run() const {
 void CuStreamObject::work() {
   Lock lock(world().mutex);
   while (true) {
-    world().changed.wait(lock, [this] { return closing_ || can_run(); });
+    // The CPU writes a word without a word to anybody.
+    while (!closing_ && !can_run()) world().changed.wait_for(lock, std::chrono::milliseconds(1));
     if (closing_) return;
     run_front(lock);
     world().changed.notify_all();
@@ -93,26 +105,37 @@ void CuStreamObject::run_front(Lock& lock) {
 }
 
 void CuStreamObject::run_late(Lock& lock) {
-  std::vector<std::pair<QueuedCopy, Place>> runs;
+  struct Run {
+    QueuedCopy copy;
+    Place source;
+    Place target;
+  };
+  std::vector<Run> runs;
   for (const QueuedCopy& copy : late_) {
     if (copy.fate != CuResult::success) context->failed = copy.fate;
     if (context->failed != CuResult::success) break;
-    Place place = world().find_place(copy.target, copy.target_span(), context->device);
-    if (place.start == nullptr) {
+    Place target = world().find_place(copy.target, copy.target_span(), context->device);
+    Place source;
+    if (copy.source == nullptr && !copy.fill)
+      source = world().find_place(copy.source_device, copy.source_span(), context->device);
+    if (target.start == nullptr || (copy.source == nullptr && !copy.fill && source.start == nullptr)) {
       context->failed =
-          world().misuse("copy", "the target was freed before the copy ran", CuResult::launch_failed);
+          world().misuse("copy", "its memory was freed before the copy ran", CuResult::launch_failed);
       break;
     }
-    runs.emplace_back(copy, std::move(place));
+    runs.push_back({copy, std::move(source), std::move(target)});
   }
   const auto delay = std::chrono::microseconds(random_() % (std::uint64_t{world().delay_max} + 1));
   lock.unlock();
   if (delay.count() > 0 && !runs.empty()) std::this_thread::sleep_for(delay);
-  for (const auto& [copy, place] : runs) {
-    for (std::uint64_t row = 0; row < copy.row_count; ++row) {
-      std::memcpy(place.start + row * copy.target_pitch, copy.source + row * copy.source_pitch,
-                  copy.row_bytes);
+  for (const auto& [copy, source, target] : runs) {
+    if (copy.fill) {
+      std::memset(target.start, std::to_integer<int>(*copy.fill), copy.row_bytes);
+      continue;
     }
+    const std::byte* const from = copy.source != nullptr ? copy.source : source.start;
+    for (std::uint64_t row = 0; row < copy.row_count; ++row)
+      std::memcpy(target.start + row * copy.target_pitch, from + row * copy.source_pitch, copy.row_bytes);
   }
   lock.lock();
   late_.clear();

@@ -1,7 +1,11 @@
 #include "fakes/libcuda/fake_world.hpp"
 
+#include <algorithm>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <iterator>
+#include <utility>
 
 namespace inrush::fakes {
 
@@ -45,6 +49,7 @@ void World::reset() {
   driver_version = 13000;
   device_count = 2;
   proc_address_hidden = false;
+  is_packed = false;
   faults.clear();
   copies = 0;
   failing_copies.clear();
@@ -63,6 +68,7 @@ CuResult World::enter(std::string_view entry, Needs needs) {
 
 CuResult World::require(std::string_view entry, Needs needs) {
   ++calls;
+  ++entry_calls.try_emplace(std::string(entry), 0).first->second;
   if (needs == Needs::nothing) return CuResult::success;
   if (!initialised) return misuse(entry, "before cuInit", CuResult::not_initialized);
   if (process != ::getpid()) return misuse(entry, "in a forked child", CuResult::not_initialized);
@@ -79,6 +85,7 @@ CuResult World::fault(std::string_view entry) {
     ++fault.seen;
     if (fault.seen >= fault.first && fault.seen <= fault.last) result = fault.result;
   }
+  if (result != CuResult::success) ++fault_hits;
   return result;
 }
 
@@ -120,10 +127,28 @@ Place World::find_place(CuAddress address, std::uint64_t bytes, int device) cons
   return {block.storage, block.storage->data() + offset};
 }
 
+bool World::is_registered(const std::byte* start, std::uint64_t bytes) const {
+  return std::ranges::any_of(registrations, [&](const auto& entry) {
+    return entry.first <= start && start + bytes <= entry.first + entry.second;
+  });
+}
+
+bool World::is_live(CuAddress address, std::uint64_t bytes, int device) const {
+  for (const CuAddress end = address + bytes; address < end;) {
+    const auto after = blocks.upper_bound(address);
+    if (after == blocks.begin()) return false;
+    const auto& [start, block] = *std::prev(after);
+    if (block.device != device || address >= start + block.bytes) return false;
+    address = start + block.bytes;
+  }
+  return true;
+}
+
 // Aligned to 256 and never to 512, which is all that the real driver promises; a page apart, so that an
 // overrun misses its neighbour.
 CuAddress World::new_address(std::uint64_t bytes) {
-  const CuAddress address = next_address_ + 256;
+  if (is_packed) return std::exchange(next_address_, next_address_ + (bytes + 255) / 256 * 256);
+  const CuAddress address = (next_address_ + 511) / 512 * 512 + 256;
   next_address_ += (bytes + 256 + 4096 + 511) / 512 * 512;
   return address;
 }

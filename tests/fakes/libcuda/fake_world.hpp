@@ -13,9 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -58,13 +60,15 @@ using Lock = std::unique_lock<std::mutex>;
 using EventOwner = std::shared_ptr<CuEventObject>;
 
 struct QueuedCopy {
-  const std::byte* source = nullptr;
+  const std::byte* source = nullptr;  // null: device memory
+  CuAddress source_device = 0;
   std::uint64_t source_pitch = 0;
   CuAddress target = 0;
   std::uint64_t target_pitch = 0;
   std::uint64_t row_bytes = 0;
   std::uint64_t row_count = 1;
   CuResult fate = CuResult::success;
+  std::optional<std::byte> fill = {};  // instead of a source
 
   [[nodiscard]] std::uint64_t source_span() const { return (row_count - 1) * source_pitch + row_bytes; }
   [[nodiscard]] std::uint64_t target_span() const { return (row_count - 1) * target_pitch + row_bytes; }
@@ -76,6 +80,14 @@ struct QueuedEvent {
 };
 struct QueuedRecord : QueuedEvent {};
 struct QueuedWait : QueuedEvent {};
+
+// Until the word in pinned host memory is `value` or more.
+struct QueuedValueWait {
+  const std::uint32_t* word = nullptr;
+  std::uint32_t value = 0;
+};
+
+using Queued = std::variant<QueuedCopy, QueuedRecord, QueuedWait, QueuedValueWait>;
 
 // Device memory: its addresses fault when the CPU touches them; the bytes lie elsewhere.
 struct Block {
@@ -115,6 +127,9 @@ struct World {
   [[nodiscard]] EventOwner find_event(CuEvent handle) const;
   // Nothing where the range is not inside one live block of that device.
   [[nodiscard]] Place find_place(CuAddress address, std::uint64_t bytes, int device) const;
+  // Whether every byte of the range is in some live block of that device.
+  [[nodiscard]] bool is_live(CuAddress address, std::uint64_t bytes, int device) const;
+  [[nodiscard]] bool is_registered(const std::byte* start, std::uint64_t bytes) const;
   [[nodiscard]] CuAddress new_address(std::uint64_t bytes);
   [[nodiscard]] std::vector<std::shared_ptr<CuStreamObject>> all_streams() const;
   [[nodiscard]] FakeCudaLive live() const;
@@ -125,6 +140,8 @@ struct World {
   bool initialised = false;
   pid_t process = 0;
   std::atomic<std::uint64_t> calls = 0;
+  std::map<std::string, std::uint64_t, std::less<>> entry_calls;
+  std::uint64_t fault_hits = 0;
   std::uint64_t misuses = 0;
   std::string last_misuse;
 
@@ -135,6 +152,7 @@ struct World {
   int driver_version = 0;
   int device_count = 0;
   bool proc_address_hidden = false;
+  bool is_packed = false;
   std::vector<Fault> faults;
   std::uint64_t copies = 0;
   std::map<std::uint64_t, CuResult> failing_copies;  // by number
@@ -163,7 +181,7 @@ struct CuStreamObject {
   CuStreamObject(CuContext owner, unsigned creation_flags);
   ~CuStreamObject();
 
-  void push(std::variant<fakes::QueuedCopy, fakes::QueuedRecord, fakes::QueuedWait> work);
+  void push(fakes::Queued work);
   // Blocks until all that is queued now has run.
   void drain(fakes::Lock& lock);
   // Ends the thread after the last work. The lock is given up meanwhile.
@@ -173,6 +191,8 @@ struct CuStreamObject {
   // Whether a copy that is not done reads from, or writes to, that range.
   [[nodiscard]] bool reads(const std::byte* start, std::uint64_t bytes) const;
   [[nodiscard]] bool writes(CuAddress start, std::uint64_t bytes) const;
+  // Whether it waits, now or later, for a word in that range.
+  [[nodiscard]] bool waits_in(const std::byte* start, std::uint64_t bytes) const;
 
   CuContext context;
   unsigned flags;
@@ -186,7 +206,7 @@ struct CuStreamObject {
   void run_front(fakes::Lock& lock);
   void run_late(fakes::Lock& lock);
 
-  std::deque<std::variant<fakes::QueuedCopy, fakes::QueuedRecord, fakes::QueuedWait>> queue_;
+  std::deque<fakes::Queued> queue_;
   std::vector<fakes::QueuedCopy> late_;
   bool busy_ = false;
   bool closing_ = false;

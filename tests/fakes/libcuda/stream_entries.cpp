@@ -13,12 +13,22 @@ CuResult queue_copy(std::string_view entry, CuStream handle, QueuedCopy copy) {
   if (stream == nullptr || stream->context != context) {
     return world().misuse(entry, "on no stream of this context", CuResult::invalid_handle);
   }
-  if (copy.source == nullptr || copy.row_bytes == 0 || copy.row_count == 0) return CuResult::invalid_value;
+  const bool has_source = copy.source != nullptr || copy.source_device != 0 || copy.fill.has_value();
+  if (!has_source || copy.row_bytes == 0 || copy.row_count == 0) return CuResult::invalid_value;
+  if (copy.source_device != 0 &&
+      world().find_place(copy.source_device, copy.source_span(), context->device).start == nullptr) {
+    return world().misuse(entry, "from what is no allocation of this device", CuResult::invalid_value);
+  }
   if (world().find_place(copy.target, copy.target_span(), context->device).start == nullptr) {
+    // All of it exists, in more than one allocation: refused, as by the real one.
+    if (world().is_live(copy.target, copy.target_span(), context->device)) return CuResult::invalid_value;
     return world().misuse(entry, "to what is no allocation of this device", CuResult::invalid_value);
   }
   const auto fate = world().failing_copies.find(++world().copies);
-  if (fate != world().failing_copies.end()) copy.fate = fate->second;
+  if (fate != world().failing_copies.end()) {
+    copy.fate = fate->second;
+    ++world().fault_hits;
+  }
   stream->push(copy);
   return CuResult::success;
 }
@@ -44,19 +54,53 @@ FAKE_CUDA_EXPORT CuResult cuMemcpyHtoDAsync_v2(CuAddress target, const void* sou
                     {.source = static_cast<const std::byte*>(source), .target = target, .row_bytes = bytes});
 }
 
+FAKE_CUDA_EXPORT CuResult cuMemcpyDtoDAsync_v2(CuAddress target, CuAddress source, std::size_t bytes,
+                                               CuStream stream) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemcpyDtoDAsync", Needs::context);
+  if (answer != CuResult::success) return answer;
+  return queue_copy("cuMemcpyDtoDAsync", stream,
+                    {.source_device = source, .target = target, .row_bytes = bytes});
+}
+
+FAKE_CUDA_EXPORT CuResult cuMemsetD8Async(CuAddress target, unsigned char value, std::size_t bytes,
+                                          CuStream stream) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuMemsetD8Async", Needs::context);
+  if (answer != CuResult::success) return answer;
+  return queue_copy("cuMemsetD8Async", stream,
+                    {.target = target, .row_bytes = bytes, .fill = std::byte{value}});
+}
+
+FAKE_CUDA_EXPORT CuResult cuStreamWaitValue32_v2(CuStream handle, CuAddress address, std::uint32_t value,
+                                                 unsigned flags) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuStreamWaitValue32", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto stream = world().find_stream(handle);
+  if (stream == nullptr || flags != 0)
+    return world().misuse("cuStreamWaitValue32", "no such stream or flag", CuResult::invalid_handle);
+  const auto* const word = reinterpret_cast<const std::uint32_t*>(address);
+  if (!world().is_registered(reinterpret_cast<const std::byte*>(word), sizeof *word))
+    return world().misuse("cuStreamWaitValue32", "of memory that is not registered", CuResult::invalid_value);
+  stream->push(QueuedValueWait{word, value});
+  return CuResult::success;
+}
+
 FAKE_CUDA_EXPORT CuResult cuMemcpy2DAsync_v2(const engine::CuCopy2D* copy, CuStream stream) {
   const Lock lock(world().mutex);
   const CuResult answer = world().enter("cuMemcpy2DAsync", Needs::context);
   if (answer != CuResult::success) return answer;
-  const bool to_device =
-      copy->source_type == engine::CuMemoryType::host && copy->target_type == engine::CuMemoryType::device;
+  const bool from_host = copy->source_type == engine::CuMemoryType::host;
+  const bool to_device = copy->target_type == engine::CuMemoryType::device;
   const bool plain = copy->source_x_bytes + copy->source_y + copy->target_x_bytes + copy->target_y == 0;
   const bool fits = copy->source_pitch >= copy->width_bytes && copy->target_pitch >= copy->width_bytes &&
                     copy->source_pitch < (1ULL << 31) && copy->target_pitch < (1ULL << 31);
   if (!to_device || !plain || !fits)
     return world().misuse("cuMemcpy2DAsync", "pitch or kind", CuResult::invalid_value);
   return queue_copy("cuMemcpy2DAsync", stream,
-                    {.source = static_cast<const std::byte*>(copy->source_host),
+                    {.source = from_host ? static_cast<const std::byte*>(copy->source_host) : nullptr,
+                     .source_device = from_host ? 0 : copy->source_device,
                      .source_pitch = copy->source_pitch,
                      .target = copy->target_device,
                      .target_pitch = copy->target_pitch,

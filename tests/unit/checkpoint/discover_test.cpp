@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace inrush::engine {
@@ -256,6 +257,77 @@ TEST(Discover, TooManyFilesInAFolder) {
   store.set("m/1.safetensors", fakes::one_byte_tensors(std::array{"a"}));
   store.set("m/2.safetensors", fakes::one_byte_tensors(std::array{"b"}));
   EXPECT_TRUE(mentions(error_of(store, "m", {.file_count_max = 1}), "DiscoverOptions::file_count_max"));
+}
+
+// A folder of nine files, once with an index and once without.
+fakes::MemoryStore nine_files(bool has_index) {
+  fakes::MemoryStore store;
+  std::string members;
+  for (int i = 0; i < 9; ++i) {
+    const std::string name = std::to_string(i);
+    store.set("m/" + name + ".safetensors", fakes::one_byte_tensors(std::array{name}));
+    members += (i == 0 ? "\"" : ",\"") + name + "\":\"" + name + ".safetensors\"";
+  }
+  if (has_index) store.set("m/model.safetensors.index.json", index_text(members));
+  return store;
+}
+
+TEST(Discover, InterruptedIsAskedBetweenFiles) {
+  for (const bool has_index : {false, true}) {
+    const fakes::MemoryStore store = nine_files(has_index);
+    std::uint64_t asked_count = 0;
+    const auto interrupted = [&] { return ++asked_count, false; };
+    EXPECT_EQ(discover_in(store, "m", {.interrupted = interrupted}).tensor_count(), 9U);
+    EXPECT_GE(asked_count, 9U);
+    const std::uint64_t count = asked_count;
+    for (std::uint64_t nth = 1; nth <= count; ++nth) {
+      asked_count = 0;
+      const auto nth_time = [&] { return ++asked_count == nth; };
+      const Error error = error_of(store, "m", {.interrupted = nth_time});
+      EXPECT_EQ(error.code(), ErrorCode::cancelled);
+      EXPECT_EQ(std::string(error.what()), "m: discovery was cancelled: `interrupted` said so");
+      EXPECT_EQ(asked_count, nth) << "it ends there";
+    }
+  }
+}
+
+// Also where it looks like a missing shard, of which the rest would be listed.
+TEST(Discover, WhatInterruptedThrowsPassesThrough) {
+  for (const bool has_index : {false, true}) {
+    const fakes::MemoryStore store = nine_files(has_index);
+    for (std::uint64_t nth = 1; nth <= 10; ++nth) {
+      std::uint64_t asked_count = 0;
+      const auto throwing = [&]() -> bool {
+        if (++asked_count == nth) throw Error(ErrorCode::not_found, "of the caller's");
+        return false;
+      };
+      EXPECT_EQ(std::string(error_of(store, "m", {.interrupted = throwing}).what()), "of the caller's");
+      EXPECT_EQ(asked_count, nth);
+      asked_count = 0;
+      const auto foreign = [&]() -> bool { return ++asked_count == nth ? throw 7 : false; };
+      EXPECT_THROW(static_cast<void>(discover_in(store, "m", {.interrupted = foreign})), int);
+    }
+  }
+}
+
+TEST(Discover, InterruptedIsAskedInsideALargeHeaderAndALargeIndex) {
+  constexpr std::size_t tensor_count = 20'000;
+  std::vector<std::string> names;
+  std::string members;
+  for (std::size_t i = 0; i < tensor_count; ++i) {
+    names.push_back(std::to_string(i));
+    members += (i == 0 ? "\"" : ",\"") + names.back() + R"(":"1.safetensors")";
+  }
+  fakes::MemoryStore store;
+  store.set("m/1.safetensors", fakes::one_byte_tensors(names));
+  std::uint64_t asked_count = 0;
+  const auto interrupted = [&] { return ++asked_count, false; };
+  static_cast<void>(discover_in(store, "m/1.safetensors", {.interrupted = interrupted}));
+  EXPECT_GE(asked_count, tensor_count / 5000);
+  const std::uint64_t of_header = std::exchange(asked_count, 0);
+  store.set("m/model.safetensors.index.json", index_text(members));
+  static_cast<void>(discover_in(store, "m", {.interrupted = interrupted}));
+  EXPECT_GE(asked_count, of_header + tensor_count / 5000);
 }
 
 // Discovery is a value: what changes on disk afterwards does not reach it, and copies share it.

@@ -1,4 +1,5 @@
 // discover() on real folders: what only a file system shows.
+#include "fakes/child_process.hpp"
 #include "fakes/safetensors_text.hpp"
 
 #include <inrush/checkpoint.hpp>
@@ -7,8 +8,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -114,6 +117,22 @@ TEST_F(LocalDiscover, PathIsReadAsWrittenAndFoundAgain) {
   EXPECT_EQ(checkpoint.files()[0].identity.size_bytes,
             std::filesystem::file_size(folder_ / "model.safetensors"));
   EXPECT_NE(checkpoint.files()[0].identity.inode, 0U);
+}
+
+// And is not taken for something that is no folder.
+TEST_F(LocalDiscover, FolderThatCannotBeListedIsSaidToBeOne) {
+  write_shard("model.safetensors", "a");
+  const std::string message = fakes::run_in_child([&]() -> std::string {
+    fakes::forbid_system_calls({SYS_getdents64}, EIO);
+    try {
+      static_cast<void>(discover(folder_.string()));
+    } catch (const Error& error) {
+      return std::string(error_code_name(error.code())) + " " + error.what();
+    }
+    return "accepted";
+  });
+  EXPECT_TRUE(message.starts_with("storage_failed ")) << message;
+  EXPECT_NE(message.find("list the folder: Input/output error"), std::string::npos) << message;
 }
 
 }  // namespace

@@ -163,6 +163,39 @@ TEST_F(CudaCopyStreamTest, ContiguousRowsAreOnePlainCopy) {
   EXPECT_EQ(read_back(*gpu, block.get(), 4096), source);
 }
 
+// Memory of the caller's may touch memory of another allocation, and the driver takes no copy across the
+// border.
+TEST_F(CudaCopyStreamTest, ARunAcrossAllocationsIsCutAtTheirBorders) {
+  const auto gpu = open_gpu();
+  cuda_->pack_allocations();
+  std::vector<std::shared_ptr<void>> blocks;
+  for (const std::uint64_t bytes : {512U, 256U, 1024U}) blocks.push_back(gpu->allocate(bytes, 256));
+  const std::vector<std::byte> source(1000, std::byte{3});
+  const auto stream = gpu->open_stream();
+  copy_one(*stream, run(source, static_cast<std::byte*>(blocks[0].get()) + 101));
+  EXPECT_EQ(cuda_->copy_count(), 3U);
+  stream->wait(stream->record());
+  EXPECT_EQ(read_back(*gpu, blocks[0].get(), 512).at(100), std::byte{0xA5});
+  EXPECT_EQ(read_back(*gpu, blocks[0].get(), 512).at(101), std::byte{3});
+  EXPECT_EQ(read_back(*gpu, blocks[1].get(), 256), std::vector<std::byte>(256, std::byte{3}));
+  EXPECT_EQ(read_back(*gpu, blocks[2].get(), 1024).at(1000 - 256 - 411 - 1), std::byte{3});
+  EXPECT_EQ(read_back(*gpu, blocks[2].get(), 1024).at(1000 - 256 - 411), std::byte{0xA5});
+}
+
+TEST_F(CudaCopyStreamTest, ARefusalWithinOneAllocationStays) {
+  const auto gpu = open_gpu();
+  const auto block = gpu->allocate(4096, 256);
+  const std::vector<std::byte> source(4096);
+  const auto stream = gpu->open_stream();
+  for (const char* also_fails : {"", "cuMemGetAddressRange"}) {
+    cuda_->fail("cuMemcpyHtoDAsync", 1, CuResult::invalid_value);
+    cuda_->fail(also_fails, 1, CuResult::invalid_value);
+    EXPECT_THROW(copy_one(*stream, run(source, block.get())), Error);
+    EXPECT_EQ(cuda_->copy_count(), 0U);
+    cuda_->reset();
+  }
+}
+
 // Beyond the largest pitch of a device the rows go one by one. The source is address space with two pages in
 // it.
 TEST_F(CudaCopyStreamTest, RowsFurtherApartThanADeviceCanStepStillArrive) {

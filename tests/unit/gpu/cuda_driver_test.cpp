@@ -6,6 +6,8 @@
 #include <inrush/error.hpp>
 
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace inrush::engine {
 namespace {
@@ -20,7 +22,7 @@ class CudaDriverTest : public fakes::FakeCudaTest {
       EXPECT_EQ(error.code(), ErrorCode::environment_unfit);
       const std::string message = error.what();
       EXPECT_NE(message.find(text), std::string::npos) << message;
-      EXPECT_NE(message.find("use --device cpu"), std::string::npos) << message;
+      EXPECT_NE(message.find("use the device \"cpu\""), std::string::npos) << message;
     }
   }
 };
@@ -33,6 +35,41 @@ TEST_F(CudaDriverTest, ShowsEveryDeviceWithItsUuid) {
   EXPECT_EQ(driver->describe(0), "Fake H200, driver API 13.0");
   EXPECT_EQ(driver->describe(1), "Fake H200 MIG 1g.18gb, driver API 13.0");
   EXPECT_THROW((void)driver->describe(2), Error);
+}
+
+TEST_F(CudaDriverTest, TheCurrentDeviceIsThatOfTheThreadsContext) {
+  const auto driver = open_driver();
+  const std::vector<Device> devices = driver->devices();
+  EXPECT_EQ(driver->current_device(), devices[0]) << "no context is current";
+  const CudaTable& table = driver->table();
+  for (CuDevice ordinal : {1, 0}) {
+    CuContext context = nullptr;
+    ASSERT_EQ(table.primary_ctx_retain(&context, ordinal), CuResult::success);
+    ASSERT_EQ(table.ctx_push_current(context), CuResult::success);
+    EXPECT_EQ(driver->current_device(), devices[static_cast<std::size_t>(ordinal)]);
+    EXPECT_EQ(cuda_->current_context(), context);
+    std::thread([&] { EXPECT_EQ(driver->current_device(), devices[0]) << "another thread"; }).join();
+    CuContext popped = nullptr;
+    EXPECT_EQ(table.ctx_pop_current(&popped), CuResult::success);
+    EXPECT_EQ(table.primary_ctx_release(ordinal), CuResult::success);
+  }
+  EXPECT_EQ(cuda_->live().contexts, 0U) << "none was made";
+}
+
+TEST_F(CudaDriverTest, NoCurrentDeviceWhereThereIsNone) {
+  const auto driver = open_driver();
+  const auto code = [&] {
+    try {
+      (void)driver->current_device();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::internal;
+  };
+  cuda_->fail("cuCtxGetDevice", 1, CuResult::deinitialized);
+  EXPECT_EQ(code(), ErrorCode::device_failed);
+  cuda_->set_device_count(0);
+  EXPECT_EQ(code(), ErrorCode::environment_unfit);
 }
 
 TEST_F(CudaDriverTest, FindsEntryPointsWithoutAVersionedLookUp) {
@@ -57,6 +94,8 @@ TEST_F(CudaDriverTest, OldDriverSaysWhichIsNeeded) {
 TEST_F(CudaDriverTest, MachineWithoutDeviceSaysSo) {
   cuda_->fail("cuInit", 1, CuResult::no_device);
   expect_unfit(INRUSH_FAKE_CUDA, "cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)");
+  cuda_->fail("cuInit", 1, CuResult::not_initialized);
+  expect_unfit(INRUSH_FAKE_CUDA, "CUDA does not survive a fork: start processes by spawn");
   cuda_->set_device_count(0);
   expect_unfit(INRUSH_FAKE_CUDA, "shows no device");
 }

@@ -49,12 +49,18 @@ TEST(CudaHeader, EveryEntryPointHasTheRealSignature) {
   EXPECT_ENTRY(primary_ctx_release, cuDevicePrimaryCtxRelease);
   EXPECT_ENTRY(ctx_push_current, cuCtxPushCurrent);
   EXPECT_ENTRY(ctx_pop_current, cuCtxPopCurrent);
+  EXPECT_ENTRY(ctx_get_device, cuCtxGetDevice);
   EXPECT_ENTRY(mem_alloc, cuMemAlloc);
   EXPECT_ENTRY(mem_free, cuMemFree);
   EXPECT_ENTRY(mem_get_info, cuMemGetInfo);
+  EXPECT_ENTRY(mem_get_address_range, cuMemGetAddressRange);
   EXPECT_ENTRY(mem_host_register, cuMemHostRegister);
   EXPECT_ENTRY(mem_host_unregister, cuMemHostUnregister);
   EXPECT_ENTRY(memcpy_htod_async, cuMemcpyHtoDAsync);
+  EXPECT_ENTRY(mem_host_get_device_pointer, cuMemHostGetDevicePointer);
+  EXPECT_ENTRY(memset_d8_async, cuMemsetD8Async);
+  EXPECT_ENTRY(stream_wait_value_32, cuStreamWaitValue32);
+  EXPECT_ENTRY(memcpy_dtod_async, cuMemcpyDtoDAsync);
   EXPECT_ENTRY(memcpy_dtoh, cuMemcpyDtoH);
   EXPECT_ENTRY(memcpy_2d_async, cuMemcpy2DAsync);
   EXPECT_ENTRY(stream_create, cuStreamCreate);

@@ -142,5 +142,33 @@ TEST_F(FakeCudaMisuseTest, RegistrationsMayNotOverlap) {
   EXPECT_EQ(table_.mem_host_unregister(source_.data()), CuResult::success);
 }
 
+// Whoever looks an entry up gets it as the asked version had it, and nothing that the driver is too old for.
+TEST(FakeCudaVersionTest, SymbolsAreThoseOfTheDriversVersion) {
+  const FakeCuda cuda(INRUSH_FAKE_CUDA);
+  void* const library = ::dlopen(INRUSH_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr);
+  using LookUp = CuResult (*)(const char*, void**, int, std::uint64_t, int*);
+  const auto look_up = reinterpret_cast<LookUp>(::dlsym(library, "cuGetProcAddress_v2"));
+  const auto found = [&](const char* name, int version) {
+    void* address = nullptr;
+    int status = 0;
+    EXPECT_EQ(look_up(name, &address, version, engine::cu_proc_legacy_stream, &status), CuResult::success);
+    EXPECT_EQ(status, address != nullptr ? 0 : 1);
+    return address;
+  };
+  const auto symbol = [&](const char* name) { return ::dlsym(library, name); };
+  for (const int version : {12000, 12080, 13000}) {
+    cuda->set_driver_version(version);
+    EXPECT_EQ(found("cuCtxGetDevice", 12000), symbol("cuCtxGetDevice"));
+    EXPECT_EQ(found("cuMemAlloc", 12000), symbol("cuMemAlloc_v2"));
+    EXPECT_EQ(found("cuMemcpyBatchAsync", 12000), nullptr);
+    const bool is_13 = version >= 13000;
+    EXPECT_EQ(found("cuCtxGetDevice", 13000), symbol(is_13 ? "cuCtxGetDevice_v2" : "cuCtxGetDevice"));
+    const char* batch = is_13 ? "cuMemcpyBatchAsync_v2" : "cuMemcpyBatchAsync";
+    EXPECT_EQ(found("cuMemcpyBatchAsync", 13000), version < 12080 ? nullptr : symbol(batch));
+  }
+  ::dlclose(library);
+}
+
 }  // namespace
 }  // namespace inrush::fakes

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+
 namespace inrush::engine {
 namespace {
 
@@ -25,6 +28,11 @@ TEST_F(HostFactsTest, WithoutLimitsTheHostCounts) {
   EXPECT_GE(read().cpu_count, 1U);
 }
 
+TEST_F(HostFactsTest, WhatCannotBeReadBindsNothing) {
+  put("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(read().free_bytes, std::numeric_limits<std::uint64_t>::max());
+}
+
 TEST_F(HostFactsTest, TheTightestAncestorOfCgroupV2Binds) {
   put("/proc/meminfo", "MemAvailable: 16777216 kB\n");
   put("/proc/self/cgroup", "0::/pods/pod1/app\n");
@@ -44,6 +52,33 @@ TEST_F(HostFactsTest, CleanFilePagesCountAsFreeAndTmpfsDoesNot) {
       "anon 10\nfile " + std::to_string(3 * gib) + "\nshmem " + std::to_string(1 * gib) + "\ninactive_file " +
           std::to_string(1 * gib) + "\nactive_file " + std::to_string(1 * gib) + "\n");
   EXPECT_EQ(read().free_bytes, 2 * gib);
+}
+
+TEST_F(HostFactsTest, RoomForPagesIsWhatNobodyUses) {
+  EXPECT_EQ(page_cache_room_bytes(root_.path()), 0U) << "nothing is known";
+  put("/proc/self/cgroup", "0::/app\n");
+  // 32 GiB, of which 1/32 is kept.
+  put("/proc/meminfo",
+      "MemTotal: 33554432 kB\nMemFree: 4194304 kB\nMemAvailable: 16777216 kB\n"
+      "Active(file): 8388608 kB\nInactive(file): 2097152 kB\n");
+  EXPECT_EQ(page_cache_room_bytes(root_.path()), (4 + 2 - 1) * gib);
+  put("/sys/fs/cgroup/app/memory.max", std::to_string(8 * gib) + "\n");
+  put("/sys/fs/cgroup/app/memory.current", std::to_string(6 * gib) + "\n");
+  put("/sys/fs/cgroup/app/memory.stat",
+      "inactive_file " + std::to_string(1 * gib) + "\nactive_file " + std::to_string(3 * gib) + "\n");
+  EXPECT_EQ(page_cache_room_bytes(root_.path()), (8 - 6 + 1) * gib - 8 * gib / 32);
+  put("/sys/fs/cgroup/app/memory.high", std::to_string(6 * gib) + "\n");
+  EXPECT_EQ(page_cache_room_bytes(root_.path()), (6 - 6 + 1) * gib - 6 * gib / 32) << "there it is throttled";
+  put("/sys/fs/cgroup/app/memory.current", std::to_string(9 * gib) + "\n");
+  EXPECT_EQ(page_cache_room_bytes(root_.path()), 0U) << "no wrap below zero";
+}
+
+TEST_F(HostFactsTest, ASmallGroupOnALargeHostHasRoom) {
+  put("/proc/self/cgroup", "0::/pod\n");
+  put("/proc/meminfo", "MemTotal: 2147483648 kB\nMemFree: 1073741824 kB\n");
+  put("/sys/fs/cgroup/pod/memory.max", std::to_string(32 * gib) + "\n");
+  put("/sys/fs/cgroup/pod/memory.current", "0\n");
+  EXPECT_EQ(page_cache_room_bytes(root_.path()), 31 * gib);
 }
 
 TEST_F(HostFactsTest, CgroupV1AndItsUnlimitedValue) {

@@ -124,6 +124,65 @@ TEST(LoadState, TheSlabGoesWithItsLastTensor) {
   EXPECT_TRUE(watched.expired());
 }
 
+// The last slab of the three is a group of targets.
+Plan make_plan_with_targets() {
+  Plan plan = make_test_plan();
+  plan.slabs[2].target_address = 0x1000;
+  plan.slabs[2].alignment_bytes = 1;
+  return plan;
+}
+
+TEST(LoadState, TargetsAreNeitherAllocatedNorCounted) {
+  const Plan plan = make_plan_with_targets();
+  LoadState state(plan, 1000);
+  state.allocated(2, memory_of_slab());
+  EXPECT_EQ(state.slab_to_allocate(), 0U);
+  state.allocated(0, memory_of_slab());
+  EXPECT_FALSE(state.slab_to_allocate());
+  while (const auto piece = state.take_piece()) state.arrived(piece->piece);
+  static_cast<void>(state.take(4));
+  static_cast<void>(state.take(5));
+  EXPECT_FALSE(state.slab_to_allocate()) << "taking targets makes no room";
+  static_cast<void>(state.take(0));
+  static_cast<void>(state.take(1));
+  EXPECT_EQ(state.slab_to_allocate(), 1U);
+  state.allocated(1, memory_of_slab());
+  EXPECT_FALSE(state.slab_to_allocate());
+  EXPECT_TRUE(state.all_allocated());
+}
+
+TEST(LoadState, AGroupOfTargetsIsGivenNotAllocated) {
+  const Plan plan = make_plan_with_targets();
+  LoadState state(plan, 0);
+  allocate_all(state);
+  EXPECT_FALSE(state.all_allocated());
+  EXPECT_FALSE(state.is_allocated(2));
+}
+
+TEST(LoadState, OverwrittenAreTargetsWithAPieceThatWasGivenOnceTheLoadHasFailed) {
+  const Plan plan = make_plan_with_targets();
+  LoadState state(plan, 0);
+  allocate_all(state);
+  state.allocated(2, memory_of_slab());
+  for (int i = 0; i < 9; ++i) static_cast<void>(state.take_piece());
+  EXPECT_TRUE(state.overwritten_targets().empty());
+  state.fail(std::make_exception_ptr(Error(ErrorCode::cancelled, "")));
+  EXPECT_EQ(state.overwritten_targets(), std::vector<std::uint32_t>{4}) << "half of it";
+  EXPECT_FALSE(state.take_piece()) << "so that the list stays true";
+  EXPECT_EQ(state.overwritten_targets(), std::vector<std::uint32_t>{4});
+}
+
+TEST(LoadState, OverwrittenTargetsAreNamedOnce) {
+  Plan plan = make_plan_with_targets();
+  plan.pieces[9].placement_count = 2;  // the end of the first target, and the start of the second
+  LoadState state(plan, 0);
+  state.allocated(2, memory_of_slab());
+  while (state.take_piece()) {
+  }
+  state.ended(std::make_exception_ptr(Error(ErrorCode::storage_failed, "")));
+  EXPECT_EQ(state.overwritten_targets(), (std::vector<std::uint32_t>{4, 5}));
+}
+
 TEST(LoadState, TheFirstErrorStays) {
   const Plan plan = make_test_plan();
   LoadState state(plan, 0);

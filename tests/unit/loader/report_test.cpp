@@ -28,6 +28,7 @@ Report sample() {
   report.host_peak_bytes = 300;
   report.notes = {"a \"second\" copy was left unread"};
   report.suspect_tensors = {"lm_head\n"};
+  report.overwritten_targets = {"bias\t"};
   return report;
 }
 
@@ -67,6 +68,7 @@ TEST(ReportTest, JsonHasEveryField) {
       {"host_peak_bytes", 300},
       {"notes", boost::json::array{"a \"second\" copy was left unread"}},
       {"suspect_tensors", boost::json::array{"lm_head\n"}},
+      {"overwritten_targets", boost::json::array{"bias\t"}},
   };
   EXPECT_EQ(json, expected) << boost::json::serialize(json);
 }
@@ -96,7 +98,8 @@ TEST(ReportTest, TextSaysWhatPeopleAsk) {
             "  memory     staging peak 200 B (100 B pinned), process peak 300 B\n"
             "  fallbacks  without io_uring: io_uring_setup: Operation not permitted (2 times)\n"
             "  notes      a \"second\" copy was left unread\n"
-            "  suspect    lm_head\\x0a\n");
+            "  suspect    lm_head\\x0a\n"
+            "  targets    overwritten: bias\\x09\n");
 }
 
 TEST(ReportTest, TextOfAnUnfinishedLoadSaysSo) {

@@ -12,7 +12,8 @@ namespace {
 
 constexpr const char* variables[] = {
     "INRUSH_READERS", "INRUSH_PIECE_BYTES", "INRUSH_STAGING_BYTES", "INRUSH_IO_URING", "INRUSH_PROCESSES",
-    "INRUSH_CONFIG",  "INRUSH_READRES",     "LOCAL_WORLD_SIZE",     "XDG_CONFIG_HOME", "HOME"};
+    "INRUSH_CONFIG",  "INRUSH_READRES",     "LOCAL_WORLD_SIZE",     "XDG_CONFIG_HOME", "HOME",
+    "INRUSH_STATE",   "XDG_STATE_HOME",     "INRUSH_CUFILE_LIBRARY"};
 
 // An environment of its own: no variable of ours, and a home that is an empty folder with an empty
 // configuration file, so that a file in /etc of this machine is not reached.
@@ -88,6 +89,8 @@ TEST_F(SettingsTest, DefaultsAreThoseOfLoaderOptions) {
   EXPECT_EQ(options.loading_process_count, defaults.loading_process_count);
   EXPECT_EQ(options.io_uring, defaults.io_uring);
   EXPECT_EQ(options.cuda_library, defaults.cuda_library);
+  EXPECT_EQ(options.cufile_library, defaults.cufile_library);
+  EXPECT_EQ(options.state_folder, defaults.state_folder) << "without a home";
   EXPECT_EQ(setting("INRUSH_READERS").source, "default");
 }
 
@@ -97,7 +100,11 @@ TEST_F(SettingsTest, EachVariableReachesItsOption) {
   set("INRUSH_STAGING_BYTES", "64M");
   set("INRUSH_IO_URING", "off");
   set("INRUSH_PROCESSES", "8");
+  set("INRUSH_CUFILE_LIBRARY", "/opt/libcufile.so.0");
+  set("INRUSH_STATE", "/var/lib/inrush");
   const LoaderOptions options = options_from_environment();
+  EXPECT_EQ(options.cufile_library, "/opt/libcufile.so.0");
+  EXPECT_EQ(options.state_folder, "/var/lib/inrush");
   EXPECT_EQ(options.reader_count_max, 3U);
   EXPECT_EQ(options.piece_bytes_max, 4U << 20);
   EXPECT_EQ(options.staging_bytes_max, 64U << 20);
@@ -110,6 +117,7 @@ TEST_F(SettingsTest, EachKeyOfTheFileReachesItsOption) {
   set("INRUSH_CONFIG", write("own.json", R"({
     // half of the CPUs
     "readers": 5, "piece_bytes": "1MiB", "staging_bytes": 33554432, "io_uring": "off", "processes": "2",
+    "cufile_library": "libcufile.so.0", "state_folder": "/srv/state",
   })"));
   const LoaderOptions options = options_from_environment();
   EXPECT_EQ(options.reader_count_max, 5U);
@@ -117,8 +125,24 @@ TEST_F(SettingsTest, EachKeyOfTheFileReachesItsOption) {
   EXPECT_EQ(options.staging_bytes_max, 32U << 20);
   EXPECT_EQ(options.io_uring, IoUring::off);
   EXPECT_EQ(options.loading_process_count, 2U);
+  EXPECT_EQ(options.cufile_library, "libcufile.so.0");
+  EXPECT_EQ(options.state_folder, "/srv/state");
   EXPECT_EQ(setting("INRUSH_READERS").source, "file " + (folder_ / "own.json").string());
   EXPECT_EQ(setting("INRUSH_CONFIG").source, "environment INRUSH_CONFIG");
+}
+
+TEST_F(SettingsTest, StateGoesToTheUsersFolderForIt) {
+  set("HOME", "/home-of-somebody");
+  EXPECT_EQ(setting("INRUSH_STATE").value, "/home-of-somebody/.local/state/inrush");
+  EXPECT_EQ(setting("INRUSH_STATE").source, "default");
+  set("XDG_STATE_HOME", "/var/state");
+  EXPECT_EQ(options_from_environment().state_folder, "/var/state/inrush");
+  set("XDG_STATE_HOME", "relative");
+  EXPECT_EQ(options_from_environment().state_folder, "/home-of-somebody/.local/state/inrush");
+  set("INRUSH_STATE", "/srv/state");
+  EXPECT_EQ(options_from_environment().state_folder, "/srv/state");
+  set("INRUSH_STATE", "relative");
+  EXPECT_PRED2(has, failure(), "environment variable INRUSH_STATE: \"relative\" is not an absolute path");
 }
 
 TEST_F(SettingsTest, EnvironmentOutweighsFile) {

@@ -52,6 +52,8 @@ class CheckpointBuilder {
   }
 
   [[nodiscard]] Checkpoint build() {
+    catalog_.name_table = engine::NameTable(catalog_.tensors.size(), 1);
+    static_cast<void>(engine::fill_name_table(catalog_, catalog_.name_table));
     return Checkpoint(std::make_shared<const engine::Catalog>(std::move(catalog_)));
   }
 

@@ -36,7 +36,8 @@ std::string path_refusal(PathPreference preference, const Machine& machine) {
 TEST(Choices, StagedUnlessAnotherMeasuredFaster) {
   const auto automatic = [](double staged, double gds) {
     return choose_path(PathPreference::automatic,
-                       with_paths({{"gds", true, "", gds}, {"staged", true, "", staged}}));
+                       with_paths({{"gds", true, "", gds}, {"staged", true, "", staged}}))
+        .name;
   };
   EXPECT_EQ(automatic(0, 0), "staged");
   EXPECT_EQ(automatic(0, 9e9), "staged") << "nothing to compare with";
@@ -44,12 +45,35 @@ TEST(Choices, StagedUnlessAnotherMeasuredFaster) {
   EXPECT_EQ(automatic(5e9, 9e9), "gds");
   EXPECT_EQ(automatic(9e9, 5e9), "staged");
   const Machine unusable = with_paths({{"staged", true, "", 5e9}, {"gds", false, "no driver", 9e9}});
-  EXPECT_EQ(choose_path(PathPreference::automatic, unusable), "staged");
+  EXPECT_EQ(choose_path(PathPreference::automatic, unusable).name, "staged");
+}
+
+TEST(Choices, EqualSpeedForLessCpuIsEnoughAndTheFiguresAreSaid) {
+  const auto chosen = [](double speed, double cpu_seconds) {
+    return choose_path(PathPreference::automatic,
+                       with_paths({{"staged", true, "", 10e9, 0.05}, {"gds", true, "", speed, cpu_seconds}}));
+  };
+  EXPECT_EQ(chosen(9.8e9, 0.01).name, "gds");
+  EXPECT_EQ(chosen(9.8e9, 0.045).name, "staged") << "no less CPU time";
+  EXPECT_EQ(chosen(9.5e9, 0.01).name, "staged") << "slower";
+  EXPECT_EQ(chosen(9.8e9, 0.01).rule,
+            "measured here: staged 10.0 GB/s and 0.05 CPU-s/GB, gds 9.80 GB/s and 0.01 CPU-s/GB");
+  EXPECT_EQ(chosen(0, 0).rule, "measured here: staged 10.0 GB/s and 0.05 CPU-s/GB");
+}
+
+TEST(Choices, CompatModeHasToWinClearly) {
+  const auto chosen = [](double speed) {
+    return choose_path(PathPreference::automatic, with_paths({{"staged", true, "", 10e9, 0.05},
+                                                              {"cufile-compat", true, "", speed, 0.01}}))
+        .name;
+  };
+  EXPECT_EQ(chosen(10.4e9), "staged");
+  EXPECT_EQ(chosen(10.6e9), "cufile-compat");
 }
 
 TEST(Choices, ForcedPathsSayWhyTheyCannotBe) {
   const Machine machine = with_paths({{"staged", true, "", 0}, {"gds", false, "not built: later", 0}});
-  EXPECT_EQ(choose_path(PathPreference::staged, machine), "staged");
+  EXPECT_EQ(choose_path(PathPreference::staged, machine).name, "staged");
   EXPECT_NE(path_refusal(PathPreference::gds, machine)
                 .find("\"gds\" was asked for and cannot be used: not built: later"),
             std::string::npos);

@@ -33,14 +33,15 @@ TEST(DescribePlan, SaysEveryChoice) {
   const std::string text = describe_plan(checkpoint, make_plan(checkpoint, request, two_paths()));
   EXPECT_EQ(text, R"(Plan: 2 tensors, 32 B, from model
   device      cpu
-  path        staged: chosen, 2.00 GB/s measured
+  path        staged: chosen, 2.00 GB/s at 0 CPU-s/GB measured
               gds: not usable (not built)
+              staged, since: measured here: staged 2.00 GB/s and 0 CPU-s/GB
   page cache  keep (automatic: 88 B and 10 % fit in the 1.00 MB of host memory that is free)
   ring        1 reader, 2 slots of 4.10 kB, 8.19 kB together
   reads       1 piece, 56 B, 1.75 times what is loaded; 1 segment
 Slabs
-   slab  size  pieces
-      0  32 B       1
+   slab  size  pieces  memory
+      0  32 B       1  allocated
 Pieces
    piece  slab  tensors  segments  size  file           range
        0     0        1         1  56 B  a.safetensors  bytes [104, 160)

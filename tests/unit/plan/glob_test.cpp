@@ -16,6 +16,14 @@ struct Case {
 
 }  // namespace
 
+TEST(Glob, LiteralOf) {
+  EXPECT_EQ(literal_of("a.b"), "a.b");
+  EXPECT_EQ(literal_of(R"(a\[0\]\*\?\\)"), R"(a[0]*?\)");
+  EXPECT_EQ(literal_of("a\\"), "a\\");
+  for (const char* pattern : {"*", "a?", "a[0]", R"(\[0[)", R"(\\*)"})
+    EXPECT_EQ(literal_of(pattern), std::nullopt);
+}
+
 TEST(Glob, Table) {
   const Case cases[] = {
       {"", "", true},
@@ -38,6 +46,13 @@ TEST(Glob, Table) {
       {"[a-]", "-", true},
       {"[abc", "[abc", true},
       {"[abc", "a", false},
+      {"[[[", "[[[", true},
+      {"[a]]", "a]", true},
+      {"a][b", "a][b", true},
+      {"[!]", "[!]", true},
+      {"[!]]", "]", false},
+      {"[a-]", "b", false},
+      {"*[[", "a[[", true},
       {"a\\*", "a*", true},
       {"a\\*", "ab", false},
       {"a\\", "a\\", true},
@@ -56,6 +71,12 @@ TEST(Glob, ManyStarsStayCheap) {
   std::string pattern;
   for (int i = 0; i < 50; ++i) pattern += "*a";
   EXPECT_FALSE(glob_matches(pattern + "b", std::string(2000, 'a')));
+}
+
+// Looking for the end of each set again for each character would take 10^11 steps.
+TEST(Glob, ManyOpenBracketsStayCheap) {
+  const std::string brackets(10'000, '[');
+  EXPECT_FALSE(glob_matches("*" + brackets.substr(0, 5'000) + "b", brackets));
 }
 
 TEST(Glob, KnowsPatternsFromNames) {

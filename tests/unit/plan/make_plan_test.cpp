@@ -95,13 +95,16 @@ Bytes sliced(const TensorInfo& tensor, const Bytes& file, const std::optional<Sl
   return result;
 }
 
+bool is_group(const Slab& slab) { return slab.target_address != 0; }
+
 void check_slabs(const Plan& plan, const Device& device) {
   std::uint32_t next_piece = 0;
   for (std::size_t i = 0; i < plan.slabs.size(); ++i) {
     const Slab& slab = plan.slabs[i];
     EXPECT_EQ(slab.device, device);
     EXPECT_GT(slab.size_bytes, 0U);
-    EXPECT_EQ(slab.alignment_bytes, engine::tensor_alignment_bytes);
+    EXPECT_EQ(slab.alignment_bytes, is_group(slab) ? 1 : engine::tensor_alignment_bytes);
+    EXPECT_LE(i > 0 && is_group(plan.slabs[i - 1]), is_group(slab)) << "groups of targets come last";
     EXPECT_EQ(slab.first_piece, next_piece);
     EXPECT_GT(slab.piece_count, 0U);
     next_piece += slab.piece_count;
@@ -110,8 +113,15 @@ void check_slabs(const Plan& plan, const Device& device) {
   EXPECT_EQ(next_piece, plan.pieces.size());
 }
 
+// Two neighbours of one slab that is allocated.
+void check_neighbours(const Placement& first, const Placement& second) {
+  EXPECT_EQ(second.slab_offset % engine::tensor_alignment_bytes, 0U);
+  EXPECT_LE(first.slab_offset + first.size_bytes, second.slab_offset);
+}
+
 void check_placements(const Plan& plan) {
   std::uint64_t loaded_bytes = 0;
+  std::vector<std::uint64_t> group_bytes(plan.slabs.size());
   const Placement* last = nullptr;
   for (const Placement& placement : plan.placements) {
     loaded_bytes += placement.size_bytes;
@@ -121,18 +131,39 @@ void check_placements(const Plan& plan) {
       EXPECT_EQ(placement.slab_offset, 0U);
       continue;
     }
-    EXPECT_EQ(placement.slab_offset % engine::tensor_alignment_bytes, 0U);
-    EXPECT_LE(placement.slab_offset + placement.size_bytes, plan.slabs.at(placement.slab).size_bytes);
+    const Slab& slab = plan.slabs.at(placement.slab);
+    group_bytes[placement.slab] += placement.size_bytes;
+    if (!is_group(slab)) {
+      EXPECT_LE(placement.slab_offset + placement.size_bytes, slab.size_bytes);
+    }
     if (last != nullptr) {
-      EXPECT_LT(last->tensor, placement.tensor);
-      EXPECT_LT(std::tie(last->slab, last->slab_offset), std::tie(placement.slab, placement.slab_offset));
-      if (last->slab == placement.slab) {
-        EXPECT_LE(last->slab_offset + last->size_bytes, placement.slab_offset);
+      EXPECT_LE(last->slab, placement.slab);
+      if (is_group(plan.slabs[last->slab]) == is_group(slab)) {
+        EXPECT_LT(last->tensor, placement.tensor);
       }
+      if (last->slab == placement.slab && !is_group(slab)) check_neighbours(*last, placement);
     }
     last = &placement;
   }
   EXPECT_EQ(loaded_bytes, plan.loaded_bytes);
+  for (std::size_t i = 0; i < plan.slabs.size(); ++i) {
+    if (is_group(plan.slabs[i])) {
+      EXPECT_EQ(plan.slabs[i].size_bytes, group_bytes[i]);
+    }
+  }
+}
+
+// Every target is where the request says, and nothing else has one.
+void check_targets(const Checkpoint& checkpoint, const LoadRequest& request, const Plan& plan) {
+  for (const Placement& placement : plan.placements) {
+    if (placement.size_bytes == 0) continue;
+    const Slab& slab = plan.slabs[placement.slab];
+    const auto target = request.targets.by_name.find(std::string(checkpoint.tensor(placement.tensor).name));
+    ASSERT_EQ(is_group(slab), target != request.targets.by_name.end());
+    if (!is_group(slab)) continue;
+    EXPECT_EQ(slab.target_address + placement.slab_offset,
+              reinterpret_cast<std::uintptr_t>(target->second.pointer));
+  }
 }
 
 // The piece reads nothing at its ends that it does not need, and no long gap.
@@ -190,9 +221,15 @@ void check_plan(const Checkpoint& checkpoint, const Plan& plan, const Machine& m
 void check_bytes(const Checkpoint& checkpoint, const Plan& plan, const std::vector<Bytes>& files) {
   std::vector<Bytes> slabs;
   std::vector<Bytes> write_counts;
-  for (const Slab& slab : plan.slabs) {
-    slabs.emplace_back(slab.size_bytes);
-    write_counts.emplace_back(slab.size_bytes);
+  std::vector<std::uint64_t> extents(plan.slabs.size());
+  for (const Placement& placement : plan.placements) {
+    if (placement.size_bytes == 0) continue;
+    std::uint64_t& extent = extents[placement.slab];
+    extent = std::max(extent, placement.slab_offset + placement.size_bytes);
+  }
+  for (const std::uint64_t extent : extents) {
+    slabs.emplace_back(extent);
+    write_counts.emplace_back(extent);
   }
   // By placement: bytes that its pieces bring, in pieces that name it.
   std::vector<std::uint64_t> arrived_bytes(plan.placements.size());
@@ -208,11 +245,11 @@ void check_bytes(const Checkpoint& checkpoint, const Plan& plan, const std::vect
           const std::uint64_t to = segment.slab_offset + row * segment.slab_pitch_bytes + k;
           slabs[piece.slab].at(to) = files[piece.file].at(from);
           ++write_counts[piece.slab][to];
-          const auto end = [&] {
-            return plan.placements[owner].slab_offset + plan.placements[owner].size_bytes;
+          const auto holds = [&](const Placement& placement) {
+            return placement.slab_offset <= to && to < placement.slab_offset + placement.size_bytes;
           };
-          while (to >= end()) ++owner;
-          ASSERT_LT(owner, piece.first_placement + piece.placement_count);
+          while (!holds(plan.placements[owner]))
+            ASSERT_LT(++owner, piece.first_placement + piece.placement_count);
           ++arrived_bytes[owner];
           filled.insert(owner);
         }
@@ -239,6 +276,11 @@ void check_bytes(const Checkpoint& checkpoint, const Plan& plan, const std::vect
   for (const Bytes& counts : write_counts) {
     EXPECT_EQ(std::count(counts.begin(), counts.end(), 0), static_cast<std::ptrdiff_t>(counts.size()));
   }
+}
+
+bool is_selected(const LoadRequest& request, const TensorInfo& tensor) {
+  const bool named = std::find(request.only.begin(), request.only.end(), tensor.name) != request.only.end();
+  return (named || request.only.empty()) && (!request.select || request.select(tensor));
 }
 
 class Generator {
@@ -295,7 +337,28 @@ class Generator {
         EXPECT_THROW(static_cast<void>(engine::slice_rows(tensor, slice)), Error) << tensor.name;
       }
     }
+    if (one_in(2)) add_targets(checkpoint, request);
     return request;
+  }
+
+  // For most of the selected tensors; in the order of the file or mixed, side by side or apart. Nothing is
+  // written to these addresses.
+  void add_targets(const Checkpoint& checkpoint, LoadRequest& request) {
+    std::vector<TensorInfo> tensors;
+    for (std::size_t i = 0; i < checkpoint.tensor_count(); ++i) {
+      if (is_selected(request, checkpoint.tensor(i)) && !one_in(4)) tensors.push_back(checkpoint.tensor(i));
+    }
+    if (one_in(2)) std::shuffle(tensors.begin(), tensors.end(), random);
+    std::uint64_t address = 1 + below(5'000);
+    for (const TensorInfo& tensor : tensors) {
+      const auto slice = request.slices.find(std::string(tensor.name));
+      const std::uint64_t size_bytes = slice == request.slices.end()
+                                           ? tensor.size_bytes
+                                           : engine::slice_rows(tensor, slice->second).size_bytes();
+      if (one_in(3)) address += below(300);
+      request.targets.by_name[std::string(tensor.name)] = {reinterpret_cast<void*>(address), size_bytes};
+      address += size_bytes;
+    }
   }
 
   Machine machine() {
@@ -321,8 +384,7 @@ void check_selection(const Checkpoint& checkpoint, const LoadRequest& request, c
   std::set<std::uint64_t> expected;
   for (std::size_t i = 0; i < checkpoint.tensor_count(); ++i) {
     const TensorInfo tensor = checkpoint.tensor(i);
-    const bool named = std::find(request.only.begin(), request.only.end(), tensor.name) != request.only.end();
-    if ((named || request.only.empty()) && (!request.select || request.select(tensor))) expected.insert(i);
+    if (is_selected(request, tensor)) expected.insert(i);
   }
   std::set<std::uint64_t> placed;
   for (const Placement& placement : plan.placements) {
@@ -343,11 +405,14 @@ void check_slab_limits(const LoadRequest& request, const Machine& machine, const
   }
   for (const Placement& placement : plan.placements) {
     if (placement.size_bytes == 0) continue;
-    if (tensor_counts[placement.slab] > 1) {
-      EXPECT_LE(plan.slabs[placement.slab].size_bytes, slab_bytes_max);
-      EXPECT_LT(placement.size_bytes, machine.own_slab_bytes_min);
+    const Slab& slab = plan.slabs[placement.slab];
+    if (tensor_counts[placement.slab] == 1) {
+      EXPECT_EQ(slab.size_bytes, placement.size_bytes);
+    } else if (is_group(slab)) {
+      EXPECT_LE(slab.size_bytes, machine.slab_bytes_max);
     } else {
-      EXPECT_EQ(plan.slabs[placement.slab].size_bytes, placement.size_bytes);
+      EXPECT_LE(slab.size_bytes, slab_bytes_max);
+      EXPECT_LT(placement.size_bytes, machine.own_slab_bytes_min);
     }
   }
 }
@@ -361,6 +426,7 @@ void check_random_plan(std::uint64_t seed, std::uint64_t extent_max) {
   EXPECT_EQ(plan, make_plan(checkpoint, request, machine));
   check_plan(checkpoint, plan, machine);
   check_selection(checkpoint, request, plan);
+  check_targets(checkpoint, request, plan);
   check_slab_limits(request, machine, plan);
   check_bytes(checkpoint, plan, random_files(checkpoint, generator.random));
 }

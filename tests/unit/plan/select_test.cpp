@@ -55,6 +55,16 @@ TEST(Select, NamesAndGlobs) {
   EXPECT_EQ(selected_by(std::vector<std::string>{"a[0]"}), (Indices{4, 5})) << "as a name and as a glob";
 }
 
+TEST(Select, AnEscapedPatternIsOneName) {
+  EXPECT_EQ(selected_by(std::vector<std::string>{R"(a\[0])", R"(a\[0])"}), (Indices{4}));
+  EXPECT_EQ(selected_by(std::vector<std::string>{R"(a\[0])", "a[0]", "a?"}), (Indices{4, 5}));
+  EXPECT_EQ(selected_by(std::vector<std::string>{R"(a\[0])", R"(\a\[0\])"}), (Indices{4}))
+      << "spelt in two ways";
+  LoadRequest request;
+  request.only = {"a[0]", R"(a\[1])"};
+  EXPECT_NE(refusal(request), "") << "that name is not there";
+}
+
 TEST(Select, PredicateComesAfterThePatterns) {
   LoadRequest request;
   request.only = {"model.*"};

@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <deque>
 #include <set>
+#include <vector>
 
 namespace inrush::engine {
 namespace {
@@ -147,6 +149,42 @@ TEST_F(FaultyQueueTest, AnEarlyEndCutsWhatComesAfter) {
   EXPECT_EQ(completion, (Completion{1, 1000, 0}));
   EXPECT_TRUE(std::equal(bytes_.begin(), bytes_.begin() + 1000, target.begin()));
   EXPECT_FALSE(std::equal(bytes_.begin() + 1000, bytes_.begin() + 1100, target.begin() + 1000));
+}
+
+// Tags of all completions that come within that time, in their order.
+std::vector<std::uint64_t> tags_within(FaultyQueue& queue, std::chrono::milliseconds time) {
+  std::vector<std::uint64_t> tags;
+  const Clock::time_point until = Clock::now() + time;
+  std::array<Completion, 4> completions;
+  while (const std::size_t count = queue.wait(completions, until)) {
+    for (std::size_t i = 0; i < count; ++i) tags.push_back(completions[i].tag);
+  }
+  return tags;
+}
+
+TEST_F(FaultyQueueTest, SlowReadsComeLast) {
+  const auto queue = make_queue({.slow_every = 4, .slow_time = std::chrono::milliseconds(300)});
+  for (std::uint64_t tag = 1; tag <= 8; ++tag)
+    queue->submit({tag, file_, ReadMode::buffered, 0, memory_.bytes().subspan(tag * 16, 16), nullptr});
+  std::vector<std::uint64_t> tags = tags_within(*queue, std::chrono::seconds(60));
+  ASSERT_EQ(tags.size(), 8U);
+  std::sort(tags.begin() + 6, tags.end());
+  EXPECT_EQ(tags[6], 4U);
+  EXPECT_EQ(tags[7], 8U);
+  EXPECT_EQ(queue->counts().slow, 2U);
+  EXPECT_EQ(queue->in_flight_count(), 0U);
+}
+
+TEST_F(FaultyQueueTest, ReadsThatNeverComeStayInFlight) {
+  auto queue = make_queue({.never_from = 3});
+  for (std::uint64_t tag = 1; tag <= 5; ++tag)
+    queue->submit({tag, file_, ReadMode::buffered, 0, memory_.bytes().subspan(tag * 16, 16), nullptr});
+  std::vector<std::uint64_t> tags = tags_within(*queue, std::chrono::milliseconds(100));
+  std::sort(tags.begin(), tags.end());
+  EXPECT_EQ(tags, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(queue->in_flight_count(), 3U);
+  EXPECT_EQ(queue->counts().never, 3U);
+  queue.reset();  // waits for none of them
 }
 
 TEST_F(FaultyQueueTest, TheSameSeedMakesTheSameRefusals) {

@@ -30,7 +30,7 @@ TEST(Populator, ManyThreadsBringAWholeFileIn) {
   Populator populator;
   std::vector<std::thread> threads;
   for (std::uint64_t part = 0; part < part_count; ++part) {
-    threads.emplace_back([&, part] { populator.populate(fd, {part * part_bytes, part_bytes}); });
+    threads.emplace_back([&, part] { EXPECT_TRUE(populator.populate(fd, {part * part_bytes, part_bytes})); });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(is_range_resident(fd, {0, part_bytes * part_count}));

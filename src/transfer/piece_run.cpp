@@ -1,4 +1,4 @@
-#include "transfer/staged_path.hpp"
+#include "transfer/piece_run.hpp"
 
 #include <inrush/error.hpp>
 
@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 
 std::string_view route_name(Route route) noexcept {
   static constexpr std::array<std::string_view, route_count> names = {
-      "page cache -> ring", "storage -> page cache -> ring", "O_DIRECT -> ring", "page cache -> in place",
-      "storage -> page cache -> in place"};
+      "page cache -> ring",     "storage -> page cache -> ring",     "O_DIRECT -> ring",
+      "page cache -> in place", "storage -> page cache -> in place", "cuFile, not judged yet"};
   return names.at(static_cast<std::size_t>(route));
 }
 
@@ -40,11 +40,13 @@ constexpr auto copy_poll = 1ms;
 constexpr auto drain_grace = 100ms;
 // EINTR and EAGAIN without a byte of progress, in a row, before the storage is called broken.
 constexpr std::uint32_t stalled_attempts_max = 10'000;
-// Slots start at multiples of this.
+constexpr std::size_t named_refusals_max = 4;
+// Slots start at multiples of this; also what cuFile goes straight for.
 constexpr std::uint32_t slot_alignment_bytes = 4096;
 
 struct Slot {
   Work work;
+  std::shared_ptr<const File> reader;  // the file itself, or as cuFile reads it
   ReadMode mode = ReadMode::buffered;
   bool in_place = false;
   std::uint64_t read_offset =
@@ -69,9 +71,11 @@ Route route_of(ReadMode mode, bool in_place) {
     case ReadMode::populate:
       return in_place ? Route::populated_place : Route::populated_ring;
     case ReadMode::direct:
+      return Route::direct_ring;
+    case ReadMode::device:
       break;
   }
-  return Route::direct_ring;
+  return Route::cufile;
 }
 
 // Errors of a direct read that say "not this way" rather than "the data is lost". EFAULT: fixed buffers of
@@ -80,13 +84,16 @@ bool refuses_direct(int error) {
   return error == EINVAL || error == EOPNOTSUPP || error == EFAULT || error == ENOTTY;
 }
 
-// One run() of the path.
-class StagedRun {
+class PieceRun {
  public:
-  StagedRun(StagedParts& parts, const Plan& plan, TransferSink& sink)
-      : parts_(parts), plan_(plan), sink_(sink), slots_(parts.ring->shape().slot_count) {
-    for (std::uint32_t index = static_cast<std::uint32_t>(slots_.size()); index > 0; --index)
-      free_.push_back(index - 1);
+  PieceRun(StagedParts& parts, const GdsParts* gds, const Plan& plan, TransferSink& sink)
+      : parts_(parts),
+        gds_(gds),
+        plan_(plan),
+        sink_(sink),
+        host_slot_count_(parts.ring->shape().slot_count),
+        slots_(host_slot_count_) {
+    for (std::uint32_t index = host_slot_count_; index > 0; --index) free_.push_back(index - 1);
   }
 
   void run() {
@@ -112,7 +119,7 @@ class StagedRun {
                        (copying_.empty() ? Clock::duration(stop_poll) : Clock::duration(copy_poll)));
     } else if (!copying_.empty()) {
       await_copy();
-    } else if (sink_.exhausted()) {
+    } else if (held_.empty() && sink_.exhausted()) {
       return false;
     } else {
       sink_.wait_for_work(std::min(Clock::now() + stop_poll, parts_.stop.deadline()));
@@ -120,18 +127,51 @@ class StagedRun {
     return true;
   }
 
+  // A piece that was taken and has no slot yet.
+  struct Held {
+    Work work;
+    Arrival arrival;
+  };
+
   void fill_slots() {
-    while (!free_.empty()) {
-      std::optional<Work> work = sink_.take();
-      if (!work) return;
-      const std::uint32_t index = free_.back();
-      free_.pop_back();
+    find_gds();
+    while (std::optional<Held> held = next_work()) {
+      const ReadMode mode = choose_mode(held->work);
+      std::vector<std::uint32_t>& free = mode == ReadMode::device ? free_on_device_ : free_;
+      if (free.empty()) return held_.push_front(std::move(*held));
+      const std::uint32_t index = free.back();
+      free.pop_back();
       slots_[index] = Slot{};
-      slots_[index].work = std::move(*work);
-      slots_[index].arrival.piece = slots_[index].work.piece;
+      slots_[index].work = std::move(held->work);
+      slots_[index].arrival = held->arrival;
       ++reading_count_;
-      begin(index, choose_mode(slots_[index].work));
+      begin(index, mode);
     }
+  }
+
+  std::optional<Held> next_work() {
+    if (free_.empty() && free_on_device_.empty()) return std::nullopt;
+    if (!held_.empty()) {
+      std::optional<Held> held = std::move(held_.front());
+      held_.pop_front();
+      return held;
+    }
+    std::optional<Work> work = sink_.take();
+    if (!work) return std::nullopt;
+    Arrival arrival;
+    arrival.piece = work->piece;
+    return Held{std::move(*work), arrival};
+  }
+
+  // cuFile may come while pieces already move; its slots stand behind those of the host.
+  void find_gds() {
+    if (gds_ == nullptr || reads_ != nullptr) return;
+    reads_ = gds_->reads();
+    if (reads_ == nullptr) return;
+    const std::uint32_t count = reads_->ring()->shape().slot_count;
+    slots_.resize(host_slot_count_ + count);
+    for (std::uint32_t index = count; index > 0; --index)
+      free_on_device_.push_back(host_slot_count_ + index - 1);
   }
 
   [[nodiscard]] const Piece& piece_of(const Slot& slot) const { return plan_.pieces[slot.work.piece]; }
@@ -142,7 +182,10 @@ class StagedRun {
   // Resident ranges come by copy whatever the policy says: that is what the page cache is for.
   ReadMode choose_mode(const Work& work) {
     const Piece& piece = plan_.pieces[work.piece];
+    const bool is_forced = gds_ != nullptr && gds_->resident == ResidentRanges::by_cufile;
+    if (is_forced && can_read_by_cufile(work)) return ReadMode::device;
     if (work.file->is_resident({piece.offset, piece.size_bytes})) return ReadMode::buffered;
+    if (!is_forced && can_read_by_cufile(work)) return ReadMode::device;
     if (plan_.page_cache != PageCachePolicy::bypass) return ReadMode::populate;
     return can_read_direct(work) ? ReadMode::direct : ReadMode::populate;
   }
@@ -163,6 +206,30 @@ class StagedRun {
     return false;
   }
 
+  bool can_read_by_cufile(const Work& work) {
+    const Piece& piece = plan_.pieces[work.piece];
+    if (reads_ == nullptr || cufile_refused_.contains(piece.file)) return false;
+    if (read_window(piece, slot_alignment_bytes).size_bytes > reads_->ring()->shape().slot_bytes) {
+      refuse_cufile(piece.file, fmt::format("{}: a piece of {} does not fit a slot of its ring",
+                                            printable(work.file->path()), bytes_text(piece.size_bytes)));
+      return false;
+    }
+    try {
+      cufile_reader_ = reads_->open(piece.file, work.file, {piece.offset, piece.size_bytes});
+      return true;
+    } catch (const Error& error) {
+      refuse_cufile(piece.file, error.what());
+      return false;
+    }
+  }
+
+  // A machine that refuses one file refuses ten thousand: the first few are named, the rest counted.
+  void refuse_cufile(std::uint32_t file, const std::string& reason) {
+    cufile_refused_.insert(file);
+    const bool is_named = cufile_refused_.size() <= named_refusals_max;
+    parts_.fallbacks.record(gds_->name, is_named ? reason : "further files of this load");
+  }
+
   void refuse_direct(std::uint32_t file, const std::string& reason) {
     direct_refused_.insert(file);
     parts_.fallbacks.record("O_DIRECT", reason);
@@ -181,32 +248,45 @@ class StagedRun {
     slot.mode = mode;
     slot.filled_bytes = 0;
     slot.stalled_attempts = 0;
-    slot.in_place =
-        mode != ReadMode::direct && slot.work.place_owner != nullptr && is_one_run(piece, segments_of(piece));
-    if (mode == ReadMode::direct) {
-      if (!std::exchange(read_direct_, true)) parts_.before_direct();
-      const ByteRange window = read_window(piece, slot.work.file->direct_alignment_bytes());
-      slot.read_offset = window.offset;
-      slot.target = parts_.ring->use_slot(index).first(window.size_bytes);
-    } else {
-      slot.read_offset = piece.offset;
-      slot.target = slot.in_place
-                        ? std::span(slot.work.slab + segments_of(piece)[0].slab_offset, piece.size_bytes)
-                        : parts_.ring->use_slot(index).first(piece.size_bytes);
-    }
+    slot.reader = mode == ReadMode::device ? std::exchange(cufile_reader_, nullptr) : slot.work.file;
+    slot.in_place = (mode == ReadMode::buffered || mode == ReadMode::populate) &&
+                    slot.work.place_owner != nullptr && is_one_run(piece, segments_of(piece));
+    if (mode == ReadMode::direct && !std::exchange(read_direct_, true)) parts_.before_direct();
+    const ByteRange window = mode == ReadMode::direct || mode == ReadMode::device
+                                 ? read_window(piece, alignment_of(slot))
+                                 : ByteRange{piece.offset, piece.size_bytes};
+    slot.read_offset = window.offset;
+    slot.target = slot.in_place
+                      ? std::span(slot.work.slab + segments_of(piece)[0].slab_offset, piece.size_bytes)
+                      : slot_memory(index).first(window.size_bytes);
     slot.need_bytes = piece.offset + piece.size_bytes - slot.read_offset;
     submit(index);
+  }
+
+  [[nodiscard]] std::span<std::byte> slot_memory(std::uint32_t index) const {
+    return index < host_slot_count_ ? parts_.ring->use_slot(index)
+                                    : reads_->ring()->slot(index - host_slot_count_);
+  }
+
+  [[nodiscard]] static std::uint32_t alignment_of(const Slot& slot) {
+    return slot.mode == ReadMode::device ? slot_alignment_bytes : slot.work.file->direct_alignment_bytes();
+  }
+
+  [[nodiscard]] std::shared_ptr<void> owner_of(const Slot& slot) const {
+    if (slot.in_place) return slot.work.place_owner;
+    if (slot.mode == ReadMode::device) return std::const_pointer_cast<DeviceRing>(reads_->ring());
+    return parts_.ring;
   }
 
   void submit(std::uint32_t index) {
     Slot& slot = slots_[index];
     ++slot.arrival.read_count;
     parts_.queue.submit({.tag = index,
-                         .file = slot.work.file,
+                         .file = slot.reader,
                          .mode = slot.mode,
                          .offset = slot.read_offset + slot.filled_bytes,
                          .target = slot.target.subspan(slot.filled_bytes),
-                         .target_owner = slot.in_place ? slot.work.place_owner : parts_.ring});
+                         .target_owner = owner_of(slot)});
   }
 
   void take_completions(Clock::time_point until) {
@@ -230,7 +310,12 @@ class StagedRun {
       --reading_count_;
       return start_copy(index);
     }
-    if (completion.moved_bytes == 0) throw ended_early(slot);
+    if (completion.moved_bytes == 0) {
+      // Whether the file really ends here, a plain read says.
+      if (slot.mode == ReadMode::device)
+        return leave_cufile(index, "a read returned nothing before the end of the file");
+      throw ended_early(slot);
+    }
     continue_read(index, completion.moved_bytes);
   }
 
@@ -240,9 +325,11 @@ class StagedRun {
     Slot& slot = slots_[index];
     ++slot.arrival.retry_count;
     slot.stalled_attempts = 0;
-    if (slot.mode == ReadMode::direct) {
+    if (slot.mode == ReadMode::direct || slot.mode == ReadMode::device) {
       const std::uint64_t before = slot.filled_bytes - moved_bytes;
-      slot.filled_bytes = round_down(slot.filled_bytes, slot.work.file->direct_alignment_bytes());
+      slot.filled_bytes = round_down(slot.filled_bytes, alignment_of(slot));
+      if (slot.filled_bytes <= before && slot.mode == ReadMode::device)
+        return leave_cufile(index, fmt::format("a read returned {} bytes, less than a block", moved_bytes));
       if (slot.filled_bytes <= before) {
         refuse_direct(piece_of(slot).file,
                       fmt::format("{}: a direct read returned {} bytes, less than its alignment",
@@ -259,6 +346,7 @@ class StagedRun {
       ++slot.arrival.retry_count;
       return submit(index);
     }
+    if (slot.mode == ReadMode::device) return leave_cufile(index, "read: " + cufile_error_text(error));
     if (slot.mode == ReadMode::direct && refuses_direct(error)) {
       refuse_direct(piece_of(slot).file,
                     fmt::format("{}: read: {}", printable(slot.work.file->path()), errno_text(error)));
@@ -268,6 +356,18 @@ class StagedRun {
     throw Error(ErrorCode::storage_failed,
                 fmt::format("{}: read: {}; check the disk or the mount", place_of(slot), errno_text(error)),
                 error);
+  }
+
+  // The piece starts again through host memory, and with it all that is left of its file. Nothing of it has
+  // reached its final address yet.
+  void leave_cufile(std::uint32_t index, const std::string& reason) {
+    Slot& slot = slots_[index];
+    refuse_cufile(piece_of(slot).file, fmt::format("{}: {}", printable(slot.work.file->path()), reason));
+    ++slot.arrival.retry_count;
+    held_.push_front({std::move(slot.work), slot.arrival});
+    slots_[index] = Slot{};
+    free_on_device_.push_back(index);
+    --reading_count_;
   }
 
   [[nodiscard]] Error ended_early(const Slot& slot) const {
@@ -286,9 +386,15 @@ class StagedRun {
   void start_copy(std::uint32_t index) {
     Slot& slot = slots_[index];
     slot.arrival.route = route_of(slot.mode, slot.in_place);
-    if (slot.in_place) return retire(index);
-    used_ring_ = true;
-    parts_.ring->pin_slot(index, parts_.gpu);
+    if (slot.in_place) {
+      sink_.submitted(slot.work.piece);
+      return retire(index);
+    }
+    const bool is_on_device = slot.mode == ReadMode::device;
+    if (!is_on_device) {
+      used_ring_ = true;
+      parts_.ring->pin_slot(index, parts_.gpu);
+    }
     const Piece& piece = piece_of(slot);
     const std::byte* const source = slot.target.data() + (piece.offset - slot.read_offset);
     copies_.clear();
@@ -298,10 +404,12 @@ class StagedRun {
                          .target = slot.work.slab + segment.slab_offset,
                          .target_pitch_bytes = segment.slab_pitch_bytes,
                          .row_bytes = segment.row_bytes,
-                         .row_count = segment.row_count});
+                         .row_count = segment.row_count,
+                         .from = is_on_device ? CopySource::device : CopySource::host});
     }
     parts_.stream.copy(copies_);
     slot.ticket = parts_.stream.record();
+    sink_.submitted(slot.work.piece);
     copying_.push_back(index);
   }
 
@@ -318,7 +426,8 @@ class StagedRun {
   void retire(std::uint32_t index) {
     sink_.arrived(slots_[index].arrival);
     slots_[index].work = {};
-    free_.push_back(index);
+    slots_[index].reader = nullptr;
+    (index < host_slot_count_ ? free_ : free_on_device_).push_back(index);
   }
 
   // Only copies are under way. Polled, so that a cancel or a deadline stops the load here too; drain() then
@@ -351,21 +460,30 @@ class StagedRun {
   }
 
   StagedParts& parts_;
+  const GdsParts* const gds_;
   const Plan& plan_;
   TransferSink& sink_;
+  const std::uint32_t host_slot_count_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
-  std::deque<std::uint32_t> copying_;  // in the order of their tickets
+  std::vector<std::uint32_t> free_on_device_;
+  std::deque<Held> held_;                      // before all that the sink has
+  GdsReads* reads_ = nullptr;                  // once cuFile is there
+  std::shared_ptr<const File> cufile_reader_;  // of the piece that can_read_by_cufile() was asked about
+  std::deque<std::uint32_t> copying_;          // in the order of their tickets
   std::uint32_t reading_count_ = 0;
   bool had_first_byte_ = false;
   bool used_ring_ = false;  // its refusals matter to this load
   bool read_direct_ = false;
   std::set<std::uint32_t> direct_refused_;  // files
+  std::set<std::uint32_t> cufile_refused_;  // likewise
   std::vector<Copy> copies_;
 };
 
 }  // namespace
 
-void StagedPath::run(const Plan& plan, TransferSink& sink) { StagedRun(parts_, plan, sink).run(); }
+void run_pieces(StagedParts& parts, const GdsParts* gds, const Plan& plan, TransferSink& sink) {
+  PieceRun(parts, gds, plan, sink).run();
+}
 
 }  // namespace inrush::engine

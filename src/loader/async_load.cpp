@@ -1,0 +1,273 @@
+#include "loader/async_load.hpp"
+
+#include <inrush/error.hpp>
+
+#include "base/engine_thread.hpp"
+#include "loader/interruption.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace inrush::engine {
+
+namespace {
+
+// NaN in every floating type, so that nobody takes memory of an earlier owner for weights.
+constexpr std::byte unfilled{0xFF};
+// A stream that waits for a value would wait for ever if the load did.
+constexpr auto default_deadline = std::chrono::minutes(10);
+// The path gets this long after its deadline to end by itself.
+constexpr auto watchdog_grace = std::chrono::seconds(5);
+constexpr auto poll = std::chrono::milliseconds(20);
+
+class AsyncLoadImpl final : public AsyncLoad, private LoadObserver {
+ public:
+  AsyncLoadImpl(LoadParts parts, StreamWait wait);
+  ~AsyncLoadImpl() override;
+
+  [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept override { return tensors_; }
+  void wait(std::string_view name, void* stream) override;
+  void wait_all(void* stream) override;
+  void finish() override;
+  [[nodiscard]] bool done() const override;
+  void cancel() noexcept override { load_->cancel(); }
+  void close() noexcept override;
+  [[nodiscard]] Progress progress() const override { return load_->progress(); }
+  [[nodiscard]] Report report() const override { return load_->report(); }
+  [[nodiscard]] const Plan& plan() const noexcept override { return load_->plan(); }
+
+ private:
+  // On the path's thread.
+  void submitted(const Piece& piece) override;
+  void arrived(const Piece& piece) override;
+  void ended(std::exception_ptr error) noexcept override;
+
+  void fill_incomplete(CopyStream& stream) const;
+  void release_streams() noexcept;
+  void watch(Clock::time_point give_up);
+  template <typename Ready>
+  void wait_until(Ready&& ready);
+  void order(std::uint32_t flag, void* stream);
+
+  const pid_t pid_ = ::getpid();
+  const std::shared_ptr<Gpu> gpu_;
+  const std::function<bool()> interrupted_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<std::condition_variable> changed_;  // apart, so that a forked child can leave it
+  std::vector<std::uint32_t> unsubmitted_;            // pieces, by placement
+  std::vector<std::uint32_t> missing_;                // likewise: not on the device yet
+  std::uint64_t unsubmitted_count_ = 0;               // pieces
+  bool ended_ = false;
+  std::exception_ptr error_;
+  std::unique_ptr<StreamFlags> flags_;     // one a placement and one for all; null: streams wait by event
+  std::unique_ptr<LoadImpl> load_;         // goes first: its end sets all flags
+  std::unique_ptr<std::thread> watchdog_;  // likewise
+  std::vector<Tensor> tensors_;
+};
+
+AsyncLoadImpl::AsyncLoadImpl(LoadParts parts, StreamWait wait)
+    : gpu_(parts.gpu),
+      interrupted_(parts.request.interrupted),
+      changed_(std::make_unique<std::condition_variable>()),
+      unsubmitted_(parts.plan.placements.size()),
+      unsubmitted_count_(parts.plan.pieces.size()) {
+  for (const Piece& piece : parts.plan.pieces) {
+    for (std::uint32_t i = 0; i < piece.placement_count; ++i) ++unsubmitted_[piece.first_placement + i];
+  }
+  missing_ = unsubmitted_;
+  const auto placement_count = static_cast<std::uint32_t>(parts.plan.placements.size());
+  if (wait == StreamWait::wait_value) flags_ = gpu_->open_flags(placement_count + 1);
+  const Clock::time_point give_up = later(later(parts.start, parts.request.deadline), watchdog_grace);
+  for (std::uint32_t i = 0; flags_ != nullptr && i < placement_count; ++i) {
+    if (missing_[i] == 0) flags_->set(i);  // without bytes
+  }
+  parts.observer = this;
+  load_ = std::make_unique<LoadImpl>(std::move(parts));
+  load_->begin();
+  tensors_.reserve(placement_count);
+  for (std::uint32_t i = 0; i < placement_count; ++i) tensors_.push_back(load_->tensor_of(i));
+  if (load_->plan().pieces.empty()) ended(nullptr);  // nobody else will say so
+  if (flags_ == nullptr) return;
+  try {
+    watchdog_ = std::make_unique<std::thread>(
+        start_engine_thread("inrush-watch", [this, give_up] { watch(give_up); }));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::out_of_memory, fmt::format("start a thread: {}", error.what()),
+                error.code().value());
+  }
+}
+
+AsyncLoadImpl::~AsyncLoadImpl() {
+  if (::getpid() == pid_) {
+    AsyncLoadImpl::close();
+    return;
+  }
+  // A forked child: the watchdog and whoever waits exist only in the parent.
+  static_cast<void>(watchdog_.release());
+  static_cast<void>(changed_.release());
+}
+
+void AsyncLoadImpl::close() noexcept {
+  if (::getpid() != pid_) return;
+  load_->close();
+  if (watchdog_ != nullptr && watchdog_->joinable()) watchdog_->join();
+}
+
+void AsyncLoadImpl::submitted(const Piece& piece) {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < piece.placement_count; ++i) --unsubmitted_[piece.first_placement + i];
+  --unsubmitted_count_;
+  changed_->notify_all();
+}
+
+void AsyncLoadImpl::arrived(const Piece& piece) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;  // the watchdog has spoken
+  for (std::uint32_t i = 0; i < piece.placement_count; ++i) {
+    const std::uint32_t placement = piece.first_placement + i;
+    if (--missing_[placement] == 0 && flags_ != nullptr) flags_->set(placement);
+  }
+}
+
+void AsyncLoadImpl::ended(std::exception_ptr error) noexcept {
+  if (error != nullptr && load_->has_staging()) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!ended_)
+        missing_ = unsubmitted_;  // what was queued is there: the path waited for it, and streams may read it
+    }
+    try {
+      fill_incomplete(load_->stream());
+    } catch (const std::exception&) {  // the device is gone, and with it who could read
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  release_streams();
+  if (!ended_) error_ = std::move(error);
+  ended_ = true;
+  changed_->notify_all();
+}
+
+// Nothing is in flight, or never will be.
+void AsyncLoadImpl::fill_incomplete(CopyStream& stream) const {
+  const Plan& plan = load_->plan();
+  for (std::uint32_t i = 0; i < plan.placements.size(); ++i) {
+    if (missing_[i] == 0) continue;
+    const Tensor tensor = load_->tensor_of(i);
+    if (tensor.data != nullptr) stream.fill(tensor.data, tensor.size_bytes, unfilled);
+  }
+  stream.wait(stream.record());
+}
+
+void AsyncLoadImpl::release_streams() noexcept {
+  if (flags_ == nullptr) return;
+  for (std::uint32_t i = 0; i <= missing_.size(); ++i) flags_->set(i);
+}
+
+// The path ends by its deadline. Where it does not (a mount that died inside an open), streams must go on all
+// the same.
+void AsyncLoadImpl::watch(Clock::time_point give_up) {
+  std::unique_ptr<CopyStream> stream;
+  {
+    std::unique_lock lock(mutex_);
+    if (changed_->wait_until(lock, give_up, [this] { return ended_; })) return;
+    error_ = std::make_exception_ptr(
+        Error(ErrorCode::timed_out, "the load did not end by its deadline; the mount may be dead"));
+    ended_ = true;  // whatever the path says from now on, and missing_ stays as it is
+    changed_->notify_all();
+    try {
+      // Behind the path's stream, which is there as long as the path has not ended, and so behind those that
+      // own the memory.
+      stream = gpu_->open_stream();
+      load_->stream().order_before(stream->handle());
+    } catch (const std::exception&) {
+      stream = nullptr;
+    }
+  }
+  load_->cancel();
+  try {
+    if (stream != nullptr) fill_incomplete(*stream);
+  } catch (const std::exception&) {  // the device is gone, and with it who could read
+  }
+  const std::lock_guard lock(mutex_);
+  release_streams();
+}
+
+template <typename Ready>
+void AsyncLoadImpl::wait_until(Ready&& ready) {
+  Interruption interruption(interrupted_);
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      const bool is_over = changed_->wait_for(lock, poll, [&] { return ended_ || ready(); });
+      if (error_ != nullptr) std::rethrow_exception(error_);
+      if (is_over) return;
+    }
+    interruption.check();
+  }
+}
+
+void AsyncLoadImpl::order(std::uint32_t flag, void* stream) {
+  if (flags_ == nullptr) {
+    if (load_->has_staging()) load_->stream().order_before(stream);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+  flags_->wait(flag, stream);
+}
+
+void AsyncLoadImpl::wait(std::string_view name, void* stream) {
+  load_->require_own_process();
+  const std::uint32_t placement = load_->placement_of(name);
+  if (flags_ == nullptr) wait_until([&] { return unsubmitted_[placement] == 0; });
+  order(placement, stream);
+}
+
+void AsyncLoadImpl::wait_all(void* stream) {
+  load_->require_own_process();
+  if (flags_ == nullptr) wait_until([&] { return unsubmitted_count_ == 0; });
+  order(static_cast<std::uint32_t>(missing_.size()), stream);
+}
+
+void AsyncLoadImpl::finish() {
+  load_->require_own_process();
+  wait_until([] { return false; });
+  load_->close();
+}
+
+bool AsyncLoadImpl::done() const {
+  load_->require_own_process();
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+}  // namespace
+
+LoadRequest async_request(const LoadRequest& request, StreamWait wait) {
+  if (request.window_bytes_max > 0) {
+    throw Error(ErrorCode::invalid_request,
+                "load_async has no window: the memory of all tensors is there at once; use start()");
+  }
+  LoadRequest bound = request;
+  if (wait == StreamWait::wait_value && bound.deadline.count() == 0) bound.deadline = default_deadline;
+  return bound;
+}
+
+std::unique_ptr<AsyncLoad> start_async_load(LoadParts parts, StreamWait wait) {
+  return std::make_unique<AsyncLoadImpl>(std::move(parts), wait);
+}
+
+}  // namespace inrush::engine

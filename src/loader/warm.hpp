@@ -1,0 +1,20 @@
+// warm() with the free memory as a test wants it.
+#pragma once
+
+#include <inrush/loader.hpp>
+
+#include <cstdint>
+#include <functional>
+
+namespace inrush::engine {
+
+struct WarmCallbacks {
+  std::function<std::uint64_t()> room_bytes;  // what new pages may take now
+  std::function<void(const Progress&)> on_progress;
+};
+
+// Contract and errors of inrush::warm().
+[[nodiscard]] WarmReport warm_within(const Checkpoint& checkpoint, const LoadRequest& request,
+                                     const WarmCallbacks& callbacks);
+
+}  // namespace inrush::engine

@@ -1,0 +1,3 @@
+import types
+
+current_platform = types.SimpleNamespace(device_type="cpu")
