@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from matrix import SHAPES
@@ -27,11 +28,21 @@ class NoRoom(RuntimeError):
     """The file system is too small for this shape at this scale."""
 
 
+class NoTime(RuntimeError):
+    """The time of the call is over."""
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(until - time.monotonic(), 0.1)
+
+
 class Pair:
     """Two checkpoints of one shape and different bytes, in a folder that goes with close()."""
 
-    def __init__(self, folder: Path, shape: str, scale: float) -> None:
+    def __init__(self, folder: Path, shape: str, scale: float, until: float | None = None) -> None:
+        """`until`: by time.monotonic(), when making it is given up."""
         self.folder = folder / f"inrush-bench-{shape}"
+        self._until = until
         self._converted: dict[str, list[list[str]] | str] = {}
         words = SHAPES[shape].words(scale)
         self._mark = json.dumps([words, MAKER.stat().st_mtime])
@@ -47,14 +58,27 @@ class Pair:
 
     def _make(self, words: list[str]) -> None:
         self.folder.mkdir(parents=True)
-        for seed, part in enumerate("ab", 1):
-            done = subprocess.run(
+        makers = [
+            subprocess.Popen(
                 [sys.executable, str(MAKER), str(self.folder / part), "--seed", str(seed), *words],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode != 0:
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            for seed, part in enumerate("ab", 1)
+        ]  # fmt: skip
+        errors = []
+        try:
+            for maker in makers:
+                errors += maker.communicate(timeout=_left(self._until))[1].strip().splitlines()
+        except subprocess.TimeoutExpired as error:
+            raise NoTime("its checkpoints were not made in time") from error
+        finally:
+            for maker in makers:
+                maker.kill()  # of one that has ended it does nothing
+                maker.wait()
+            if any(maker.returncode for maker in makers):
                 self.close()
-                raise NoRoom((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        if any(maker.returncode for maker in makers):
+            raise NoRoom((errors or ["it said nothing"])[-1])
         (self.folder / "made").write_text(self._mark)
 
     def files_for(self, rival: str, converts: bool) -> list[list[str]] | str:
@@ -74,7 +98,7 @@ class Pair:
             target.mkdir(exist_ok=True)
             done = subprocess.run(
                 [sys.executable, "-c", CONVERT, str(Path(__file__).parent), rival, str(target), *files],
-                capture_output=True, text=True, check=False,
+                capture_output=True, text=True, check=False, timeout=_left(self._until),
             )  # fmt: skip
             if done.returncode != 0:
                 return "converting: " + (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
@@ -84,6 +108,32 @@ class Pair:
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Pairs:
+    """Those of one call. One that is there stays until another needs its room, the oldest goes first."""
+
+    def __init__(self, scale: float, until: float | None) -> None:
+        self._scale = scale
+        self._until = until
+        self._made: dict[tuple[Path, str], Pair] = {}
+
+    def take(self, folder: Path, shape: str) -> Pair:
+        """NoRoom or NoTime where there is none."""
+        key = folder, shape
+        if key not in self._made:
+            while (why := lacks_room(folder, shape, self._scale)) is not None:
+                others = [other for other in self._made if other[0] == folder]
+                if not others:
+                    raise NoRoom(why)
+                self._made.pop(others[0]).close()
+            self._made[key] = Pair(folder, shape, self._scale, self._until)
+        return self._made[key]
+
+    def close(self) -> None:
+        for pair in self._made.values():
+            pair.close()
+        self._made.clear()
 
 
 def share(paths: list[str], count: int) -> list[list[str]]:
@@ -110,7 +160,10 @@ def needed_bytes(shape: str, scale: float) -> int:
     return int(2 * sizes[shape] * max(min(scale, 1), 0.002))
 
 
-def refuse_without_room(folder: Path, shape: str, scale: float) -> None:
+def lacks_room(folder: Path, shape: str, scale: float) -> str | None:
+    """Why two of this shape do not fit there."""
+    made = folder / f"inrush-bench-{shape}" / "made"
     free, needed = shutil.disk_usage(folder).free, needed_bytes(shape, scale)
-    if free < needed + ROOM_SPARE_BYTES // 4:
-        raise NoRoom(f"{folder} has {free / 1e9:.1f} GB free, two of {shape!r} need {needed / 1e9:.1f}")
+    if made.exists() or free >= needed + ROOM_SPARE_BYTES // 4:
+        return None
+    return f"{folder} has {free / 1e9:.1f} GB free, two of {shape!r} need {needed / 1e9:.1f}"

@@ -17,14 +17,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-POINT_SECONDS = 0.25
 MIB = 1 << 20
 
 
-def read_rate(files: list[str], threads: int, size: int, direct: bool) -> float:
-    """Bytes per second of so many threads, each with its own part of the files, for POINT_SECONDS."""
+class Reads(NamedTuple):
+    """How files are read to find a rate."""
+
+    files: list[str]
+    direct: bool
+    seconds: float  # a point
+
+
+def read_rate(reads: Reads, threads: int, size: int) -> float:
+    """Bytes per second of so many threads, each with its own part of the files."""
+    files, direct, point_seconds = reads
     flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
     descriptors = [os.open(path, flags) for path in files]
     places = [(descriptor, offset) for descriptor in descriptors
@@ -52,7 +60,7 @@ def read_rate(files: list[str], threads: int, size: int, direct: bool) -> float:
         worker.start()
     barrier.wait()
     start = time.perf_counter()
-    stop.wait(POINT_SECONDS)
+    stop.wait(point_seconds)
     stop.set()
     for worker in workers:
         worker.join()
@@ -71,21 +79,22 @@ def _end(descriptor: int, size: int, direct: bool) -> int:
     return max(end // size * size, size)
 
 
-def sweep(files: list[str], counts: list[int], sizes: list[int], direct: bool) -> list[dict[str, Any]]:
+def sweep(reads: Reads, counts: list[int], sizes: list[int]) -> list[dict[str, Any]]:
     return [
         {"threads": threads, "size": size,
-         "gb_per_s": round(read_rate(files, threads, size, direct) / 1e9, 3)}
+         "gb_per_s": round(read_rate(reads, threads, size) / 1e9, 3)}
         for threads in counts for size in sizes
     ]  # fmt: skip
 
 
-def storage(files: list[str], cpus: int) -> list[dict[str, Any]]:
-    return sweep(files, [1, 4, 16], [MIB, 4 * MIB, 16 * MIB], True)
+def storage(files: list[str], seconds: float) -> list[dict[str, Any]]:
+    return sweep(Reads(files, True, seconds), [1, 4, 16], [MIB, 4 * MIB, 16 * MIB])
 
 
-def page_cache(files: list[str], cpus: int) -> list[dict[str, Any]]:
+def page_cache(files: list[str], seconds: float) -> list[dict[str, Any]]:
+    cpus = len(os.sched_getaffinity(0))
     counts = sorted({count for count in (1, 2, 4, 8, 12, 16) if count <= cpus} | {min(cpus, 32)})
-    return sweep(files, counts, [MIB, 4 * MIB], False)
+    return sweep(Reads(files, False, seconds), counts, [MIB, 4 * MIB])
 
 
 def pinned(device: str) -> list[dict[str, Any]]:
@@ -108,12 +117,11 @@ def pinned(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def measure(what: str, files: list[str], device: str) -> dict[str, Any]:
+def measure(what: str, files: list[str], device: str, seconds: float) -> dict[str, Any]:
     """{"best": bytes per second, "points": [...]}, or {"why": why it could not be measured}."""
-    cpus = len(os.sched_getaffinity(0))
     ways: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "storage": lambda: storage(files, cpus),
-        "page_cache": lambda: page_cache(files, cpus),
+        "storage": lambda: storage(files, seconds),
+        "page_cache": lambda: page_cache(files, seconds),
         "pinned": lambda: pinned(device),
     }
     try:
@@ -129,11 +137,12 @@ def main() -> None:
     parser.add_argument("--what", default="storage,page_cache,pinned")
     parser.add_argument("--cpus", type=int, default=0, help="0: all that are allowed")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--point-seconds", type=float, default=0.25)
     arguments = parser.parse_args()
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[: arguments.cpus or len(allowed)])
     found = {
-        what: measure(what, arguments.files, arguments.device)
+        what: measure(what, arguments.files, arguments.device, arguments.point_seconds)
         for what in arguments.what.split(",")
         if what != "pinned" or arguments.device != "cpu"
     }

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import counters
+
 
 def ask(device: str, folder: Path) -> dict[str, Any]:
     """The facts; "auto" is the first GPU that torch can use, or the CPU."""
@@ -44,7 +46,7 @@ def facts(device: str, folder: Path) -> dict[str, Any]:
     found["gpu"] = torch.cuda.get_device_name(device)
     found["driver"] = driver.read_text().splitlines()[0] if driver.exists() else "unknown"
     found["nvidia_fs"] = Path("/proc/driver/nvidia-fs/version").exists()
-    return found
+    return {**found, "counters": counters.facts(device)}
 
 
 def _cpu_model() -> str:

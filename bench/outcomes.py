@@ -101,6 +101,8 @@ def by_case(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 def seconds_of(row: dict[str, Any], which: str) -> float | None:
     if row["outcome"] != "ok":
         return None
+    if which == "both":
+        return sum(load["seconds"] for load in row["loads"])
     return next((load["seconds"] for load in row["loads"] if load["which"] == which), None)
 
 
@@ -112,6 +114,18 @@ def ratios(rows: list[dict[str, Any]], ours: str, rival: str, which: str) -> lis
         theirs, our_seconds = seconds_of(row, which), mine.get(row["round"])
         if row["rival"] == rival and theirs is not None and our_seconds:
             found.append(theirs / our_seconds)
+    return found
+
+
+def differences(rows: list[dict[str, Any]], ours: str, other: str) -> list[float]:
+    """Our seconds less the other's, of processes of one round that had the same checkpoint."""
+    theirs = {row["round"]: row for row in rows if row["rival"] == other}
+    found = []
+    for row in rows:
+        if row["rival"] == ours and row["round"] in theirs:
+            for which in ("first", "second"):
+                mine, their = seconds_of(row, which), seconds_of(theirs[row["round"]], which)
+                found += [mine - their] if mine is not None and their is not None else []
     return found
 
 
@@ -131,6 +145,8 @@ def limit_rate(state: str, limits: dict[str, Any], device: str) -> tuple[float, 
         return (memory, shown) if memory else None
     if not storage:
         return None
+    if state == "restart":  # a cold load and then a warm one, of the bytes of both
+        return (2 / (1 / storage + 1 / memory), f"storage, then {shown}") if memory else None
     if state == "cold":
         return (min(storage, memory), "storage") if memory else (storage, "storage")
     rate = min(2 * storage, memory) if memory else 2 * storage  # half of it comes from storage, both at once

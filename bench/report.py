@@ -8,11 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import commands
 from outcomes import (
     PAIRS_MIN,
     UNAVAILABLE,
     Interval,
     by_case,
+    differences,
     interval,
     limit_rate,
     load_median,
@@ -29,10 +31,10 @@ load of a process whose context exists, "second" another checkpoint after the fi
 of {pairs}. "of limit" is bytes / seconds over what the machine allowed in the same call. "x" is the other
 loader's time over ours, round by round; in brackets the interval that holds the median by the sign test
 ({confidence}). A row of fewer than {least} pairs is no claim. Every byte was compared after the clock had
-stopped, by a second read of the file.
+stopped, by a second read of the file.{counted}
 """
 COLUMNS = ("loader", "first s", "second s", "GB/s", "of limit", "x first", "x second", "CPU-s", "host MB",
-           "GPU MB beyond", "import s", "first tensor ms", "remarks")  # fmt: skip
+           "pinned MB", "PCIe GB", "GPU MB beyond", "import s", "first tensor ms", "remarks")  # fmt: skip
 
 
 def table(rows: Rows) -> str:
@@ -46,13 +48,35 @@ def table(rows: Rows) -> str:
 def _head(rows: Rows) -> str:
     facts = rows[-1]["machine"]
     note = f"**{facts['note']}.**\n\n" if facts.get("note") else ""
-    words = [f"{name}: {value}" for name, value in facts.items() if name != "note"]
+    words = [f"{name}: {value}" for name, value in facts.items() if name not in ("note", "counters")]
     counts = sorted({len(_ok(group, name)) for group in by_case(rows) for name in _names(group)} - {0})
     pairs = "no trial" if not counts else f"{counts[0]} to {counts[-1]} trials"
     seen = sorted({round(_ratio(group, name, "second").confidence, 3) for group in by_case(rows)
                    for name in _names(group) if _ratio(group, name, "second").pairs})  # fmt: skip
     said = ", ".join(f"{value:.1%}" for value in seen) or "none"
-    return HEAD.format(note=note, machine="; ".join(words), pairs=pairs, confidence=said, least=PAIRS_MIN)
+    return HEAD.format(note=note, machine="; ".join(words), pairs=pairs, confidence=said, least=PAIRS_MIN,
+                       counted=_counted(facts.get("counters")))  # fmt: skip
+
+
+def _counted(counters: dict[str, Any] | None) -> str:
+    """Where the figures of pinned memory and PCIe come from, or why there are none."""
+    if counters is None:
+        return ""
+    if counters.get("why"):
+        return f"\nPinned and PCIe: ours as it reports; of others unknown: {counters['why']}."
+    seen = {name: " and ".join(f"{part:.0%}" for part in parts)
+            for name, parts in counters["pinned_seen"].items()}  # fmt: skip
+    tried = (f"(of 256 MiB registered and allocated, VmLck and VmPin showed {seen['process']}, the machine's "
+             f"counters {seen['machine']})")  # fmt: skip
+    pinned = {
+        "process": "by the kernel's VmLck and VmPin",
+        "machine": "by growth of what is pinned or a driver's in the whole machine, to some MB",
+        None: "unknown, since nothing that can be read counts it",
+    }[counters["pinned_counter"]]
+    pcie = "by the driver's counter, reads of the driver's own included"
+    if counters["pcie_counter"] is None:
+        pcie = f"unknown, since the driver's counters do not show copies ({counters['pcie_seen']} of 8 GiB)"
+    return f"\nPinned: ours as it reports; of others {pinned} {tried}. PCIe: {pcie}; else ours as it reports."
 
 
 def _names(group: Rows) -> list[str]:
@@ -109,6 +133,8 @@ def _unavailable(group: Rows) -> dict[str, str]:
 
 def _verdict(group: Rows) -> str:
     """Against the best of the others, each compared in its own pairs."""
+    if group[0]["ours"] == commands.COMMAND:
+        return _command_verdict(group)
     seconds = {name: load_median(_ok(group, name), "second", "seconds") for name in _names(group)}
     others = {name: value for name, value in seconds.items()
               if value and not name.startswith("inrush") and not _is_mapped(group, name)}  # fmt: skip
@@ -116,8 +142,22 @@ def _verdict(group: Rows) -> str:
         return ""
     best = min(others, key=lambda name: others[name])
     both = [(which, _ratio(group, best, which)) for which in ("second", "first")]
+    if group[0]["state"] == "restart":
+        both.append(("both", _ratio(group, best, "both")))
     shown = ", ".join(f"{which} {_times(found)}" for which, found in both if found.pairs)
     return f"Best of the others: {best}; its time over ours: {shown}."
+
+
+def _command_verdict(group: Rows) -> str:
+    """What the command takes beyond processes of the same round that load nothing."""
+    found = []
+    for name in (commands.CONTEXT, commands.TINY):
+        values = differences(group, commands.COMMAND, name)
+        if values:
+            middle, low, high, _, pairs = interval(values)
+            claim = "" if pairs >= PAIRS_MIN else f", {pairs} pairs: no claim"
+            found.append(f"{name} + {middle * 1e3:.1f} ms [{low * 1e3:.1f}, {high * 1e3:.1f}]{claim}")
+    return f"The command took: {'; '.join(found)}." if found else ""
 
 
 def _is_mapped(group: Rows, name: str) -> bool:
@@ -143,16 +183,23 @@ def _cells(group: Rows, name: str, limit: float | None) -> Iterator[str]:
     rates = {which: sizes[which] / times[which] for which in times}
     yield from (f"{value:.4f}" if value < 0.1 else f"{value:.3f}" for value in times.values())
     yield " / ".join(f"{rate / 1e9:.2f}" for rate in rates.values())
-    yield " / ".join(f"{rate / limit:.2f}" for rate in rates.values()) if limit else ""
+    if ok[0]["state"] == "restart" and limit:  # both together, as seconds over those that the limits allow
+        yield f"{sum(times.values()) * limit / sum(sizes.values()):.2f} times its seconds"
+    else:
+        yield " / ".join(f"{rate / limit:.2f}" for rate in rates.values()) if limit else ""
     yield from (_times(_ratio(group, name, which)) for which in times)
     yield f"{load_median(ok, 'second', 'cpu_s') or 0:.2f}"
-    yield f"{(load_median(ok, 'second', 'host_peak_bytes') or 0) / 1e6:.0f}"
-    beyond = load_median(ok, "second", "gpu_beyond_bytes")
-    yield "" if beyond is None else f"{beyond / 1e6:.0f}"
-    yield f"{median(row['import_s'] for row in ok):.2f}"
-    soonest = load_median(ok, "second", "first_tensor_s")
-    yield "" if soonest is None else f"{soonest * 1e3:.1f}"
+    yield _shown(load_median(ok, "second", "host_peak_bytes"), 1e-6, 0)
+    yield _shown(load_median(ok, "second", "pinned_bytes"), 1e-6, 0, "-")
+    yield _shown(load_median(ok, "second", "pcie_bytes"), 1e-9, 2, "-")
+    yield _shown(load_median(ok, "second", "gpu_beyond_bytes"), 1e-6, 0)
+    yield _shown(median(row["import_s"] for row in ok) if "import_s" in ok[0] else None, 1, 2)
+    yield _shown(load_median(ok, "second", "first_tensor_s"), 1e3, 1)
     yield _remarks(group, name)
+
+
+def _shown(value: float | None, unit: float, digits: int, without: str = "") -> str:
+    return without if value is None else f"{value * unit:.{digits}f}"
 
 
 def _remarks(group: Rows, name: str) -> str:

@@ -1,12 +1,9 @@
-#!/usr/bin/env python3
 """One trial, in a process of its own: a first load and a second one of another checkpoint of the same shape.
 
-    trial.py SPECIFICATION.json
-
-bench.py starts it. The specification says what to load; what happened is written as JSON to the file that its
-"result" names, so that nothing a library prints can be mistaken for it. Clocks run from the call to when the
-last byte is on the device and the caller holds every tensor. On the CPU that is when a byte of every page was
-read, for all loaders alike: a mapping has read nothing until then.
+starter.py forks it. The specification says what to load; what happened is written as JSON to the file that
+its "result" names, so that nothing a library prints can be mistaken for it. Clocks run from the call to when
+the last byte is on the device and the caller holds every tensor. On the CPU that is when a byte of every page
+was read, for all loaders alike: a mapping has read nothing until then.
 """
 
 from __future__ import annotations
@@ -19,9 +16,11 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import counters
 import page_cache
 import verification
 from rivals import Rival, all_rivals
@@ -34,9 +33,9 @@ class Ended(Exception):
     """The trial ends here, with this outcome and reason."""
 
 
-def main() -> None:
-    specification = json.loads(Path(sys.argv[1]).read_text())
-    row: dict[str, Any] = {"outcome": "ok", "loads": []}
+def main(specification_path: str, import_torch_s: float) -> None:
+    specification = json.loads(Path(specification_path).read_text())
+    row: dict[str, Any] = {"outcome": "ok", "loads": [], "import_torch_s": import_torch_s}
     try:
         _run(specification, row)
     except Ended as end:
@@ -51,11 +50,15 @@ def main() -> None:
 
 
 def _run(specification: dict[str, Any], row: dict[str, Any]) -> None:
+    import torch
+
     allowed = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, allowed[: specification["cpus"] or len(allowed)])
+    used = allowed[: specification["cpus"] or len(allowed)]
+    if len(used) < len(allowed):
+        torch.set_num_threads(len(used))  # as where torch is imported with so many CPUs
     device = specification["device"]
     rival = _rival(specification)
-    row["import_torch_s"] = _timed_import("torch")
+    os.sched_setaffinity(0, used)
     started = time.perf_counter()
     why = rival.why_not(device)
     row["import_s"] = round(time.perf_counter() - started, 4)
@@ -63,10 +66,22 @@ def _run(specification: dict[str, Any], row: dict[str, Any]) -> None:
         raise Ended("unavailable", why)
     row["version"] = rival.version()
     row["context_s"] = _start_device(device)
-    for turn, which in enumerate(("first", "second")):
-        row["loads"].append({"which": which, **_load(rival, specification, turn)})
-        if row["loads"][-1]["verdict"]:
-            raise Ended("wrong bytes", f"{which} load: {row['loads'][-1]['verdict']}")
+    field = specification.get("pcie_counter")
+    pcie = counters.Pcie(device) if field else None
+    for turn, which in enumerate(specification.get("which", ("first", "second"))):
+        os.sched_setaffinity(0, used)
+        tensors, load = _load(rival, specification, turn, lambda: pcie.count(field) if pcie else None)
+        row["loads"].append({"which": which, **load})
+        if specification.get("hold"):
+            _wait_at_gate(specification, "loaded")
+        os.sched_setaffinity(0, allowed)  # comparing is not what the CPUs are counted for
+        source = specification["source"][turn]
+        part = specification.get("part")
+        verdict = verification.compare(source, tensors, tuple(part) if part else None)
+        row["loads"][-1] |= {"verdict": verdict.reason(), "reshaped": verdict.reshaped}
+        if not verdict.is_right:
+            raise Ended("wrong bytes", f"{which} load: {verdict.reason()}")
+        del tensors
 
 
 def _rival(specification: dict[str, Any]) -> Rival:
@@ -75,12 +90,6 @@ def _rival(specification: dict[str, Any]) -> Rival:
         found = importlib.import_module("test_rivals").RIVALS
         return next(rival for rival in found if rival.name == specification["rival"])
     return all_rivals()[specification["rival"]]
-
-
-def _timed_import(name: str) -> float:
-    started = time.perf_counter()
-    importlib.import_module(name)
-    return round(time.perf_counter() - started, 4)
 
 
 def _start_device(device: str) -> float:
@@ -99,8 +108,10 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _load(rival: Rival, specification: dict[str, Any], turn: int) -> dict[str, Any]:
-    """One load: state checked, memory poisoned, timed, compared, dropped."""
+def _load(
+    rival: Rival, specification: dict[str, Any], turn: int, crossed: Callable[[], int | None]
+) -> tuple[Tensors, dict[str, Any]]:
+    """One load: state checked, memory poisoned, timed."""
     device, part = specification["device"], specification.get("part")
     files, source = specification["files"][turn], specification["source"][turn]
     _settle(device, sum(map(os.path.getsize, source)))
@@ -109,17 +120,16 @@ def _load(rival: Rival, specification: dict[str, Any], turn: int) -> dict[str, A
         resident = page_cache.check(files, specification["state"])
     except page_cache.WrongState as error:
         raise Ended("wrong state", str(error)) from error
-    _wait_for_others(specification, turn)
-    before = _Before(device)
+    if specification.get("gate"):  # where several processes load at once they start when all are ready
+        _wait_at_gate(specification, f"ready{turn}")
+    before = _Before(device, crossed)
     tensors, first_tensor_s = _call(rival, files, device, targets, part)
     returned = time.perf_counter()
     _finish(tensors, device)
     measured = before.measure(returned, sum(tensor.nbytes for tensor in tensors.values()))
-    verdict = verification.compare(source, tensors, tuple(part) if part else None)
-    return {
+    return tensors, {
         **measured, "first_tensor_s": first_tensor_s and round(first_tensor_s - before.start, 5),
-        "resident_before": round(resident, 4), "verdict": verdict.reason(), "reshaped": verdict.reshaped,
-        "tensors": len(tensors), "details": rival.details(),
+        "resident_before": round(resident, 4), "tensors": len(tensors), "details": rival.details(),
     }  # fmt: skip
 
 
@@ -163,11 +173,13 @@ def _finish(tensors: Tensors, device: str) -> None:
 class _Before:
     """What was used before the load, and the clock."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, crossed: Callable[[], int | None]) -> None:
         self.device = device
+        self._crossed = crossed
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
         self.memory, self.mapped = _status("VmRSS"), _status("RssFile")
         self.gpu = _gpu_used(device)
+        self.pcie = crossed()
         self.cpu = _cpu_seconds()
         self.monotonic = time.monotonic()
         self.start = time.perf_counter()
@@ -175,6 +187,7 @@ class _Before:
     def measure(self, returned: float, loaded_bytes: int) -> dict[str, Any]:
         end = time.perf_counter()
         cpu = _cpu_seconds() - self.cpu
+        pcie = self._crossed()
         peak = _status("VmHWM") - self.memory
         on_gpu = self.device != "cpu"
         return {
@@ -183,6 +196,7 @@ class _Before:
             # Mappings of the page cache and no copies: no other loader on the CPU can be as fast as that.
             "mapped": not on_gpu and _status("RssFile") - self.mapped > loaded_bytes / 2,
             "gpu_beyond_bytes": _gpu_used(self.device) - self.gpu - loaded_bytes if on_gpu else None,
+            "pcie_bytes": pcie - self.pcie if pcie is not None and self.pcie is not None else None,
             "began": self.monotonic, "ended": self.monotonic + end - self.start,
         }  # fmt: skip
 
@@ -223,12 +237,7 @@ def _settle(device: str, size: int) -> None:
     time.sleep(0.3)  # the driver clears what was freed, and that takes from the next load (4 % at 12.9 GB)
 
 
-def _wait_for_others(specification: dict[str, Any], turn: int) -> None:
-    """Where several processes load at once they start when all are ready."""
-    if specification.get("gate"):
-        Path(specification["result"] + f".ready{turn}").touch()
-        sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    main()
+def _wait_at_gate(specification: dict[str, Any], reached: str) -> None:
+    """Says how far this process is, and waits until the bench lets it go on."""
+    Path(f"{specification['result']}.{reached}").touch()
+    os.read(0, 1)

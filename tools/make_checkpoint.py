@@ -10,6 +10,7 @@ Usage: make_checkpoint.py FOLDER [--layout equal] [--files 8] [--seed 1] [--inde
 Random, not zeros: file systems, caches and compressors treat zeros specially. Standard library only.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import sys
 from typing import NamedTuple
 
 CHUNK_BYTES = 8 << 20
+WRITERS = 4
 DTYPE_BYTES = {"BF16": 2, "F32": 4, "U8": 1}
 
 
@@ -45,20 +47,29 @@ def header(entries: list[Entry]) -> bytes:
     return struct.pack("<Q", len(text) + -len(text) % 8) + text + b" " * (-len(text) % 8)
 
 
-def write_file(path: pathlib.Path, entries: list[Entry], source: random.Random) -> None:
+def write_file(path: pathlib.Path, entries: list[Entry], source: random.Random, block: memoryview) -> None:
+    """`block` has 2 * CHUNK_BYTES random bytes."""
     left = sum(entry.nbytes for entry in entries)
-    block = source.randbytes(2 * CHUNK_BYTES)
-    with open(path, "wb") as file:
-        file.write(header(entries))
+    with open(path, "wb", buffering=0) as file:
+        write_all(file.fileno(), [memoryview(header(entries))])
         while left > 0:
             # A fresh start and another place in the block keep chunks apart, also those of small tensors that
             # are a chunk from one another, at a fraction of the cost of fresh bytes throughout.
             at = source.randrange(CHUNK_BYTES)
-            chunk = source.randbytes(4096) + block[at:at + CHUNK_BYTES - 4096]
-            file.write(chunk[:left])
-            left -= len(chunk)
-        file.flush()
+            size = min(CHUNK_BYTES, left)
+            parts = [memoryview(source.randbytes(min(4096, size))), block[at:at + size - min(4096, size)]]
+            write_all(file.fileno(), parts)
+            left -= size
         os.fsync(file.fileno())
+
+
+def write_all(descriptor: int, parts: list[memoryview]) -> None:
+    while parts:
+        count = os.writev(descriptor, parts)
+        while parts and count >= len(parts[0]):
+            count -= len(parts.pop(0))
+        if count:
+            parts[0] = parts[0][count:]
 
 
 # The layouts: for each file its tensors.
@@ -125,15 +136,16 @@ LAYOUTS = {"equal": equal, "llama": llama, "moe": moe, "scalars": scalars}
 
 
 def write(folder: pathlib.Path, files: list[list[Entry]], seed: int) -> dict[str, str]:
-    """Writes the files; for each tensor the name of its file."""
+    """Writes the files, several at once; for each tensor the name of its file."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = random.Random(seed)
-    weight_map = {}
-    for index, entries in enumerate(files):
-        name = f"model-{index + 1:05d}-of-{len(files):05d}.safetensors"
-        write_file(folder / name, entries, source)
-        weight_map.update((entry.name, name) for entry in entries)
-    return weight_map
+    block = memoryview(random.Random(seed).randbytes(2 * CHUNK_BYTES))
+    names = [f"model-{index + 1:05d}-of-{len(files):05d}.safetensors" for index in range(len(files))]
+    with concurrent.futures.ThreadPoolExecutor(WRITERS) as pool:  # a write needs no interpreter
+        done = [pool.submit(write_file, folder / name, entries, random.Random(f"{seed}/{name}"), block)
+                for name, entries in zip(names, files)]
+        for future in done:
+            future.result()
+    return {entry.name: name for name, entries in zip(names, files) for entry in entries}
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import json
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,11 @@ class Rival:
         return dict(self.pairs(files, device))
 
     def version(self) -> str:
-        """Of its package; torch's where it has none."""
-        return importlib.metadata.version(self.package or "torch")
+        """Of its package, or torch's; of what PYTHONPATH has, by its module. After why_not()."""
+        try:
+            return importlib.metadata.version(self.package or "torch")
+        except importlib.metadata.PackageNotFoundError:
+            return str(getattr(sys.modules.get(self.imports[0]), "__version__", "unknown"))
 
     def why_not(self, device: str) -> str | None:
         """None, or why it cannot run here."""

@@ -27,7 +27,8 @@ struct PathBytes {
 
 // One step down from what the machine should allow.
 struct Fallback {
-  std::string what;    // "io_uring", "O_DIRECT", "fixed buffers", "pinned memory", "huge pages", "GDS"
+  std::string what;    // "io_uring", "O_DIRECT", "fixed buffers", "pinned memory", "huge pages", "GDS",
+                       // "copy kernel"
   std::string reason;  // with the error of the system call, and the file where it is about one
   std::uint64_t count = 0;
 
@@ -59,6 +60,8 @@ struct Report {
   Stages seconds;
   double bytes_per_second = 0;  // loaded_bytes over the seconds until the last byte
   std::uint64_t read_count = 0;
+  std::uint64_t copy_count =
+      0;  // operations that the device was given to bring bytes into place: copies and kernels
   std::uint64_t retry_count = 0;  // reads continued after a short one or repeated after EINTR or EAGAIN
   std::uint64_t orphan_count =
       0;  // reads that never returned and were left behind after a deadline or a cancel

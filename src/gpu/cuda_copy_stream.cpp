@@ -15,10 +15,18 @@ namespace {
 
 // CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device since 2010.
 constexpr std::uint64_t pitch_bytes_max = 2147483647;
+// Runs below this go by one kernel, from so many on: larger ones are faster by the copy engine (55 GB/s, the
+// kernel 51), and so are few.
+constexpr std::uint64_t kernel_run_bytes_max = 1ULL << 20;
+constexpr std::ptrdiff_t kernel_runs_min = 4;
 
 bool is_one_run(const Copy& copy) {
   return copy.row_count == 1 ||
          (copy.source_pitch_bytes == copy.row_bytes && copy.target_pitch_bytes == copy.row_bytes);
+}
+
+bool is_small_run(const Copy& copy) {
+  return is_one_run(copy) && copy.row_bytes * copy.row_count < kernel_run_bytes_max;
 }
 
 CuAddress address_of(const void* device_memory) { return reinterpret_cast<std::uintptr_t>(device_memory); }
@@ -57,9 +65,47 @@ CudaCopyStream::~CudaCopyStream() {
   context_->release([this](const CudaTable& table) { table.stream_synchronize(stream_.get()); });
 }
 
-void CudaCopyStream::copy(std::span<const Copy> copies) {
+std::uint64_t CudaCopyStream::copy(std::span<const Copy> copies) {
   const CudaBinding binding(*context_);
-  for (const Copy& copy : copies) start(copy);
+  const auto first_small = std::ranges::find_if(copies, is_small_run);
+  const auto device_offset =
+      takes_kernel(copies) ? device_offset_of(*first_small) : std::optional<std::uint64_t>();
+  std::uint64_t count = 0;
+  runs_.clear();
+  for (const Copy& copy : copies) {
+    if (device_offset && is_small_run(copy)) {
+      runs_.push_back({address_of(copy.source) + *device_offset, address_of(copy.target),
+                       copy.row_bytes * copy.row_count});
+    } else {
+      start(copy);
+      ++count;
+    }
+  }
+  return runs_.empty() ? count : count + kernel_->start(runs_, stream_.get());
+}
+
+bool CudaCopyStream::takes_kernel(std::span<const Copy> copies) {
+  if (std::ranges::count_if(copies, is_small_run) < kernel_runs_min || !kernel_refusal_.empty()) return false;
+  if (kernel_ != nullptr) return true;
+  try {
+    kernel_ = std::make_unique<CopyKernel>(context_);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::device_failed) throw;
+    kernel_refusal_ = error.what();
+  }
+  return kernel_ != nullptr;
+}
+
+// What leads from the source's address to the one that the device knows it by; nothing where the memory is
+// not pinned.
+std::optional<std::uint64_t> CudaCopyStream::device_offset_of(const Copy& copy) const {
+  if (copy.from == CopySource::device) return 0;
+  CuAddress address = 0;
+  // Its type has no const.
+  auto* const source = const_cast<std::byte*>(copy.source);
+  if (context_->table().mem_host_get_device_pointer(&address, source, 0) != CuResult::success)
+    return std::nullopt;
+  return address - address_of(copy.source);
 }
 
 void CudaCopyStream::start(const Copy& copy) const {

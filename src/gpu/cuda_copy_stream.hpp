@@ -1,6 +1,7 @@
 // Copies on one CUDA stream of its own. Tickets are events from a small pool that is used again and again.
 #pragma once
 
+#include "gpu/copy_kernel.hpp"
 #include "gpu/cuda_context.hpp"
 #include "gpu/gpu.hpp"
 
@@ -8,6 +9,8 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace inrush::engine {
@@ -18,7 +21,8 @@ class CudaCopyStream final : public CopyStream {
   explicit CudaCopyStream(std::shared_ptr<const CudaContext> context);
   ~CudaCopyStream() override;
 
-  void copy(std::span<const Copy> copies) override;
+  std::uint64_t copy(std::span<const Copy> copies) override;
+  [[nodiscard]] const std::string& kernel_refusal() const noexcept override { return kernel_refusal_; }
   [[nodiscard]] std::uint64_t record() override;
   [[nodiscard]] std::uint64_t reached() override;
   void wait(std::uint64_t ticket) override;
@@ -45,6 +49,8 @@ class CudaCopyStream final : public CopyStream {
 
   [[nodiscard]] Stream make_stream() const;
   [[nodiscard]] Event make_event() const;
+  [[nodiscard]] bool takes_kernel(std::span<const Copy> copies);
+  [[nodiscard]] std::optional<std::uint64_t> device_offset_of(const Copy& copy) const;
   void start(const Copy& copy) const;
   void start_run(const Copy& copy) const;
   [[nodiscard]] std::uint64_t bytes_in_allocation(CuAddress address) const;
@@ -54,6 +60,9 @@ class CudaCopyStream final : public CopyStream {
   // The order matters: the context goes last.
   std::shared_ptr<const CudaContext> context_;
   Stream stream_;
+  std::unique_ptr<CopyKernel> kernel_;  // once there was something for it
+  std::string kernel_refusal_;
+  std::vector<CopyRun> runs_;
   std::vector<Event> idle_events_;
   std::deque<Pending> pending_;  // oldest first
   std::uint64_t recorded_ = 0;

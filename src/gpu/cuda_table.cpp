@@ -87,6 +87,10 @@ CudaTable load_cuda_table(void* library, const std::string& name) {
   entries.find(table.stream_wait_event, "cuStreamWaitEvent", "cuStreamWaitEvent");
   entries.find(table.stream_wait_value_32, "cuStreamWaitValue32", "cuStreamWaitValue32_v2");
   entries.find(table.stream_synchronize, "cuStreamSynchronize", "cuStreamSynchronize");
+  entries.find(table.module_load_data, "cuModuleLoadData", "cuModuleLoadData");
+  entries.find(table.module_unload, "cuModuleUnload", "cuModuleUnload");
+  entries.find(table.module_get_function, "cuModuleGetFunction", "cuModuleGetFunction");
+  entries.find(table.launch_kernel, "cuLaunchKernel", "cuLaunchKernel");
   entries.find(table.event_create, "cuEventCreate", "cuEventCreate");
   entries.find(table.event_destroy, "cuEventDestroy", "cuEventDestroy_v2");
   entries.find(table.event_record, "cuEventRecord", "cuEventRecord");

@@ -30,9 +30,13 @@ enum class CuResult : std::uint32_t {
 struct CuContextObject;
 struct CuStreamObject;
 struct CuEventObject;
+struct CuModuleObject;
+struct CuFunctionObject;
 using CuContext = CuContextObject*;
 using CuStream = CuStreamObject*;
 using CuEvent = CuEventObject*;
+using CuModule = CuModuleObject*;
+using CuFunction = CuFunctionObject*;
 using CuDevice = int;
 using CuAddress = unsigned long long;  // of device memory
 
@@ -103,6 +107,12 @@ struct CudaTable {
   CuResult (*stream_wait_event)(CuStream stream, CuEvent event, unsigned flags);
   CuResult (*stream_wait_value_32)(CuStream stream, CuAddress word, std::uint32_t value, unsigned flags);
   CuResult (*stream_synchronize)(CuStream stream);
+  CuResult (*module_load_data)(CuModule* module, const void* image);
+  CuResult (*module_unload)(CuModule module);
+  CuResult (*module_get_function)(CuFunction* function, CuModule module, const char* name);
+  CuResult (*launch_kernel)(CuFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                            CuStream stream, void** parameters, void** extra);
   CuResult (*event_create)(CuEvent* event, unsigned flags);
   CuResult (*event_destroy)(CuEvent event);
   CuResult (*event_record)(CuEvent event, CuStream stream);

@@ -30,9 +30,12 @@ struct Copy {
 class CopyStream {
  public:
   virtual ~CopyStream() = default;
-  // Starts the copies. Each source stays valid and unchanged until a ticket recorded afterwards is reached.
-  // Throws device_failed.
-  virtual void copy(std::span<const Copy> copies) = 0;
+  // Starts the copies, in any order among themselves. Each source stays valid and unchanged until a ticket
+  // recorded afterwards is reached. Sources in host memory were pinned by one call, or none of them is pinned.
+  // Returns the number of operations that the device was given. Throws device_failed.
+  virtual std::uint64_t copy(std::span<const Copy> copies) = 0;
+  // Why many small copies go one by one; empty where they need not, or none was asked for.
+  [[nodiscard]] virtual const std::string& kernel_refusal() const noexcept = 0;
   // A ticket for all copies so far. Tickets grow by one from 1.
   [[nodiscard]] virtual std::uint64_t record() = 0;
   // The highest ticket that is reached; 0 for none. Never blocks. Throws device_failed where a copy failed.

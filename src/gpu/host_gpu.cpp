@@ -21,7 +21,7 @@ constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
 // Copies when asked, so every ticket is reached as soon as it is recorded and there is nobody to wait for.
 class HostCopyStream final : public CopyStream {
  public:
-  void copy(std::span<const Copy> copies) override {
+  std::uint64_t copy(std::span<const Copy> copies) override {
     for (const Copy& copy : copies) {
       if (copy.row_bytes == 0) continue;
       for (std::uint64_t row = 0; row < copy.row_count; ++row) {
@@ -29,7 +29,9 @@ class HostCopyStream final : public CopyStream {
                     copy.source + row * copy.source_pitch_bytes, copy.row_bytes);
       }
     }
+    return copies.size();
   }
+  [[nodiscard]] const std::string& kernel_refusal() const noexcept override { return no_refusal_; }
   [[nodiscard]] std::uint64_t record() override { return ++recorded_; }
   [[nodiscard]] std::uint64_t reached() override { return recorded_; }
   void wait(std::uint64_t ticket) override {
@@ -45,6 +47,7 @@ class HostCopyStream final : public CopyStream {
   }
 
  private:
+  const std::string no_refusal_;
   std::uint64_t recorded_ = 0;
 };
 

@@ -22,6 +22,7 @@ void LoadReport::add(const Arrival& arrival, std::uint64_t payload_bytes) {
   report_.loaded_bytes += payload_bytes;
   report_.read_bytes += arrival.read_bytes;
   report_.read_count += arrival.read_count;
+  report_.copy_count += arrival.copy_count;
   report_.retry_count += arrival.retry_count;
 }
 

@@ -164,6 +164,7 @@ std::string report_to_json(const Report& report) {
       {"seconds", json_stages(report.seconds)},
       {"bytes_per_second", std::isfinite(rate) ? boost::json::value(rate) : boost::json::value(nullptr)},
       {"read_count", report.read_count},
+      {"copy_count", report.copy_count},
       {"retry_count", report.retry_count},
       {"orphan_count", report.orphan_count},
       {"fallbacks", json_fallbacks(report.fallbacks)},

@@ -5,6 +5,7 @@
 #include "bindings.hpp"
 #include "load_calls.hpp"
 #include "request.hpp"
+#include "views.hpp"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -56,6 +57,16 @@ class LogQueue {
   std::deque<std::pair<LogLevel, std::string>> messages_;
 };
 
+// Where one take ends, though more may have arrived.
+struct TakeLimits {
+  std::uint64_t bytes_max = UINT64_MAX;
+  std::size_t count_max = SIZE_MAX;
+};
+
+// Of a take that makes views, so that signals, progress and other threads of Python get their turn: 1 ms of
+// views.
+constexpr std::size_t views_at_once = 1024;
+
 class LoadObject {
  public:
   LoadObject(LoadOrigin origin, const Request& request)
@@ -77,19 +88,20 @@ class LoadObject {
 
   // What has arrived since, at least one tensor, and no more once `bytes_max` are reached; empty at the end.
   nb::list take(std::uint64_t bytes_max) {
-    std::vector<Tensor> tensors;
-    Load& load = open_load();
-    calls_.call([&] {
-      std::uint64_t taken_bytes = 0;
-      std::optional<Tensor> tensor = load.next();
-      while (tensor) {
-        taken_bytes += tensor->size_bytes;
-        tensors.push_back(std::move(*tensor));
-        if (taken_bytes >= bytes_max) break;
-        tensor = load.next_for({});
+    return to_tensors(arrived({.bytes_max = bytes_max}), calls_.dropped());
+  }
+
+  // The same as `views` by name, into `target`. The number of them.
+  std::size_t take_views(Views& views, const nb::dict& target) {
+    const std::vector<Tensor> tensors = arrived({.count_max = views_at_once});
+    call_python([&] {  // functions of a framework let go of the GIL as they like
+      for (const Tensor& tensor : tensors) {
+        const nb::object view = views.of(tensor, calls_.dropped());
+        if (PyDict_SetItem(target.ptr(), to_str(tensor.name).ptr(), view.ptr()) != 0)
+          nb::raise_python_error();
       }
     });
-    return to_tensors(std::move(tensors), calls_.dropped());
+    return tensors.size();
   }
 
   template <typename Visit>
@@ -128,6 +140,22 @@ class LoadObject {
   [[nodiscard]] Load& open_load() const {
     if (load_ == nullptr) throw Error(ErrorCode::invalid_request, "this Load was closed");
     return *load_;
+  }
+
+  std::vector<Tensor> arrived(const TakeLimits& limits) {
+    std::vector<Tensor> tensors;
+    Load& load = open_load();
+    calls_.call([&] {
+      std::uint64_t taken_bytes = 0;
+      std::optional<Tensor> tensor = load.next();
+      while (tensor) {
+        taken_bytes += tensor->size_bytes;
+        tensors.push_back(std::move(*tensor));
+        if (taken_bytes >= limits.bytes_max || tensors.size() >= limits.count_max) break;
+        tensor = load.next_for({});
+      }
+    });
+    return tensors;
   }
 
   LoadCalls calls_;
@@ -202,6 +230,7 @@ void bind_load(nb::module_& module) {
       .def_rw("targets_stream", &Request::targets_stream, nb::arg().none());
   nb::class_<LoadObject>(module, "Load", nb::type_slots(collector_slots<LoadObject>), "A load in progress.")
       .def("take", &LoadObject::take, nb::arg("bytes_max") = UINT64_MAX)
+      .def("take_views", &LoadObject::take_views, nb::arg("views"), nb::arg("into"))
       .def("cancel", &LoadObject::cancel)
       .def("close", &LoadObject::close)
       .def_prop_ro("done", &LoadObject::done)
@@ -212,6 +241,7 @@ void bind_load(nb::module_& module) {
 }  // namespace
 
 void bind_loader(nb::module_& module, const std::shared_ptr<Interpreter>& interpreter) {
+  bind_views(module);
   bind_load(module);
   nb::class_<LoaderObject>(module, "Loader",
                            "What is dear to set up: driver, pinned ring, reader threads. Kept between loads; "

@@ -48,6 +48,7 @@ void bind_report(nb::module_& module) {
       .def_ro("seconds", &Report::seconds)
       .def_ro("bytes_per_second", &Report::bytes_per_second)
       .def_ro("read_count", &Report::read_count)
+      .def_ro("copy_count", &Report::copy_count)
       .def_ro("retry_count", &Report::retry_count)
       .def_ro("orphan_count", &Report::orphan_count)
       .def_ro("fallbacks", &Report::fallbacks)

@@ -4,6 +4,7 @@
 
 #include "base/range.hpp"
 #include "base/text.hpp"
+#include "transfer/copy_runs.hpp"
 
 #include <fmt/format.h>
 
@@ -36,6 +37,8 @@ constexpr auto stop_poll = 20ms;
 // The same while copies are under way, whose end frees slots. Reads complete every 0.2 ms at full speed, so
 // this is for slow storage.
 constexpr auto copy_poll = 1ms;
+// The same while filled slots wait for the copies before them: about half of what a piece takes on the link.
+constexpr auto merge_poll = 40us;
 // After a cancel or a deadline reads get this long to return before they are left behind.
 constexpr auto drain_grace = 100ms;
 // EINTR and EAGAIN without a byte of progress, in a row, before the storage is called broken.
@@ -56,7 +59,6 @@ struct Slot {
   std::span<std::byte> target;  // as long as the read may be
   std::uint32_t stalled_attempts = 0;
   Arrival arrival;
-  std::uint64_t ticket = 0;
 };
 
 bool is_one_run(const Piece& piece, std::span<const Segment> segments) {
@@ -92,8 +94,9 @@ class PieceRun {
         plan_(plan),
         sink_(sink),
         host_slot_count_(parts.ring->shape().slot_count),
-        slots_(host_slot_count_) {
-    for (std::uint32_t index = host_slot_count_; index > 0; --index) free_.push_back(index - 1);
+        slots_(host_slot_count_),
+        runs_(parts.stream) {
+    for (std::uint32_t index = 0; index < host_slot_count_; ++index) free_.push_back(index);
   }
 
   void run() {
@@ -102,10 +105,10 @@ class PieceRun {
       }
     } catch (...) {
       drain();
-      if (used_ring_) parts_.ring->report_refusals(parts_.fallbacks);
+      report_refusals();
       throw;
     }
-    if (used_ring_) parts_.ring->report_refusals(parts_.fallbacks);
+    report_refusals();
   }
 
  private:
@@ -114,17 +117,27 @@ class PieceRun {
     parts_.stop.check();
     retire_copies();
     fill_slots();
+    start_copies();
     if (reading_count_ > 0) {
-      take_completions(Clock::now() +
-                       (copying_.empty() ? Clock::duration(stop_poll) : Clock::duration(copy_poll)));
-    } else if (!copying_.empty()) {
-      await_copy();
+      take_completions(Clock::now() + (runs_.has_waiting()   ? Clock::duration(merge_poll)
+                                       : runs_.has_running() ? Clock::duration(copy_poll)
+                                                             : Clock::duration(stop_poll)));
+    } else if (runs_.has_running()) {
+      // Polled, so that a cancel or a deadline stops the load here too; drain() then still waits for the
+      // copies that were queued, since they write to slabs that go.
+      std::this_thread::sleep_for(10us);
     } else if (held_.empty() && sink_.exhausted()) {
       return false;
     } else {
       sink_.wait_for_work(std::min(Clock::now() + stop_poll, parts_.stop.deadline()));
     }
     return true;
+  }
+
+  void report_refusals() {
+    if (used_ring_) parts_.ring->report_refusals(parts_.fallbacks);
+    const std::string& refusal = parts_.stream.kernel_refusal();
+    if (!refusal.empty()) parts_.fallbacks.record("copy kernel", refusal);
   }
 
   // A piece that was taken and has no slot yet.
@@ -137,10 +150,11 @@ class PieceRun {
     find_gds();
     while (std::optional<Held> held = next_work()) {
       const ReadMode mode = choose_mode(held->work);
-      std::vector<std::uint32_t>& free = mode == ReadMode::device ? free_on_device_ : free_;
+      std::deque<std::uint32_t>& free = mode == ReadMode::device ? free_on_device_ : free_;
       if (free.empty()) return held_.push_front(std::move(*held));
-      const std::uint32_t index = free.back();
-      free.pop_back();
+      // In turn, so that pieces which are neighbours in the file get slots which are neighbours.
+      const std::uint32_t index = free.front();
+      free.pop_front();
       slots_[index] = Slot{};
       slots_[index].work = std::move(held->work);
       slots_[index].arrival = held->arrival;
@@ -170,8 +184,7 @@ class PieceRun {
     if (reads_ == nullptr) return;
     const std::uint32_t count = reads_->ring()->shape().slot_count;
     slots_.resize(host_slot_count_ + count);
-    for (std::uint32_t index = count; index > 0; --index)
-      free_on_device_.push_back(host_slot_count_ + index - 1);
+    for (std::uint32_t index = 0; index < count; ++index) free_on_device_.push_back(host_slot_count_ + index);
   }
 
   [[nodiscard]] const Piece& piece_of(const Slot& slot) const { return plan_.pieces[slot.work.piece]; }
@@ -308,7 +321,7 @@ class PieceRun {
     slot.filled_bytes += completion.moved_bytes;
     if (slot.filled_bytes >= slot.need_bytes) {
       --reading_count_;
-      return start_copy(index);
+      return take_filled(index);
     }
     if (completion.moved_bytes == 0) {
       // Whether the file really ends here, a plain read says.
@@ -383,15 +396,14 @@ class PieceRun {
                        range_text(piece.offset, piece.size_bytes), sink_.describe(slot.work.piece));
   }
 
-  void start_copy(std::uint32_t index) {
+  void take_filled(std::uint32_t index) {
     Slot& slot = slots_[index];
     slot.arrival.route = route_of(slot.mode, slot.in_place);
     if (slot.in_place) {
       sink_.submitted(slot.work.piece);
       return retire(index);
     }
-    const bool is_on_device = slot.mode == ReadMode::device;
-    if (!is_on_device) {
+    if (slot.mode != ReadMode::device) {
       used_ring_ = true;
       parts_.ring->pin_slot(index, parts_.gpu);
     }
@@ -405,22 +417,21 @@ class PieceRun {
                          .target_pitch_bytes = segment.slab_pitch_bytes,
                          .row_bytes = segment.row_bytes,
                          .row_count = segment.row_count,
-                         .from = is_on_device ? CopySource::device : CopySource::host});
+                         .from = slot.mode == ReadMode::device ? CopySource::device : CopySource::host});
     }
-    parts_.stream.copy(copies_);
-    slot.ticket = parts_.stream.record();
-    sink_.submitted(slot.work.piece);
-    copying_.push_back(index);
+    runs_.add({index, index < host_slot_count_ ? parts_.ring->pin_group(index) : host_slot_count_}, copies_);
+  }
+
+  void start_copies() {
+    if (!runs_.has_waiting() || (runs_.is_busy() && reading_count_ > 0)) return;
+    for (const StartedSlot& started : runs_.start()) {
+      slots_[started.index].arrival.copy_count += started.operation_count;
+      sink_.submitted(slots_[started.index].work.piece);
+    }
   }
 
   void retire_copies() {
-    if (copying_.empty()) return;
-    const std::uint64_t reached = parts_.stream.reached();
-    while (!copying_.empty() && slots_[copying_.front()].ticket <= reached) {
-      const std::uint32_t index = copying_.front();
-      copying_.pop_front();
-      retire(index);
-    }
+    for (const std::uint32_t index : runs_.take_ended()) retire(index);
   }
 
   void retire(std::uint32_t index) {
@@ -428,16 +439,6 @@ class PieceRun {
     slots_[index].work = {};
     slots_[index].reader = nullptr;
     (index < host_slot_count_ ? free_ : free_on_device_).push_back(index);
-  }
-
-  // Only copies are under way. Polled, so that a cancel or a deadline stops the load here too; drain() then
-  // still waits for the copies that were queued, since they write to slabs that go.
-  void await_copy() const {
-    const std::uint64_t ticket = slots_[copying_.front()].ticket;
-    while (parts_.stream.reached() < ticket) {
-      parts_.stop.check();
-      std::this_thread::sleep_for(10us);
-    }
   }
 
   // Invariant 2: nothing in flight when run() ends. Only after a cancel or a deadline are reads left behind.
@@ -465,12 +466,12 @@ class PieceRun {
   TransferSink& sink_;
   const std::uint32_t host_slot_count_;
   std::vector<Slot> slots_;
-  std::vector<std::uint32_t> free_;
-  std::vector<std::uint32_t> free_on_device_;
+  std::deque<std::uint32_t> free_;
+  std::deque<std::uint32_t> free_on_device_;
   std::deque<Held> held_;                      // before all that the sink has
   GdsReads* reads_ = nullptr;                  // once cuFile is there
   std::shared_ptr<const File> cufile_reader_;  // of the piece that can_read_by_cufile() was asked about
-  std::deque<std::uint32_t> copying_;          // in the order of their tickets
+  CopyRuns runs_;
   std::uint32_t reading_count_ = 0;
   bool had_first_byte_ = false;
   bool used_ring_ = false;  // its refusals matter to this load

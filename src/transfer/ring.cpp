@@ -6,8 +6,9 @@ namespace inrush::engine {
 
 namespace {
 
-// Slots smaller than a huge page are pinned together with those that share it: a page is registered once.
-constexpr std::uint64_t huge_page_bytes = 2ULL << 20;
+// What one call pins: what copies join at most (transfer/copy_runs), and whole huge pages, since a page is
+// registered once.
+constexpr std::uint64_t pinned_at_once_bytes = 16ULL << 20;
 
 }  // namespace
 
@@ -17,7 +18,14 @@ Ring::Ring(RingShape shape)
       used_(shape.slot_count),
       pins_(pages_.bytes().size() / group_bytes() + 1) {}
 
-std::uint64_t Ring::group_bytes() const noexcept { return std::max(shape_.slot_bytes, huge_page_bytes); }
+// Small slots divide a huge page, larger ones are made of them.
+std::uint64_t Ring::group_bytes() const noexcept {
+  return std::max<std::uint64_t>(pinned_at_once_bytes / shape_.slot_bytes, 1) * shape_.slot_bytes;
+}
+
+std::uint32_t Ring::pin_group(std::uint32_t index) const noexcept {
+  return static_cast<std::uint32_t>(index * shape_.slot_bytes / group_bytes());
+}
 
 std::span<std::byte> Ring::slot_memory(std::uint32_t index) const noexcept {
   return pages_.bytes().subspan(index * shape_.slot_bytes, shape_.slot_bytes);
@@ -29,7 +37,7 @@ std::span<std::byte> Ring::use_slot(std::uint32_t index) noexcept {
 }
 
 void Ring::pin_slot(std::uint32_t index, Gpu& gpu) {
-  const std::uint64_t group = index * shape_.slot_bytes / group_bytes();
+  const std::uint32_t group = pin_group(index);
   if (pins_[group] != nullptr || gpu.is_host() || !pin_refusal_.empty()) return;
   const std::span<std::byte> rest = pages_.bytes().subspan(group * group_bytes());
   std::string refusal;

@@ -31,8 +31,10 @@ class Ring {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return pages_.bytes(); }
   // The slot's memory, which from now on counts as used.
   [[nodiscard]] std::span<std::byte> use_slot(std::uint32_t index) noexcept;
-  // Pins the slot, with those that share its huge page, on its first call. After a refusal the ring stays as
-  // it is: copies from it are slower, not wrong.
+  // Slots of one group are pinned by one call: a copy must not span two.
+  [[nodiscard]] std::uint32_t pin_group(std::uint32_t index) const noexcept;
+  // Pins the slot, with its group, on its first call. After a refusal the ring stays as it is: copies from it
+  // are slower, not wrong.
   void pin_slot(std::uint32_t index, Gpu& gpu);
   // Records what was refused: huge pages, pinned memory. For each load that uses the ring.
   void report_refusals(Fallbacks& fallbacks) const;
@@ -46,10 +48,9 @@ class Ring {
 
   RingShape shape_;
   HostPages pages_;
-  std::vector<bool> used_;   // by slot
-  std::string pin_refusal_;  // empty: none so far
-  std::vector<std::shared_ptr<void>>
-      pins_;  // by group of slots that share a huge page; released before pages_
+  std::vector<bool> used_;                   // by slot
+  std::string pin_refusal_;                  // empty: none so far
+  std::vector<std::shared_ptr<void>> pins_;  // by group; released before pages_
 };
 
 }  // namespace inrush::engine

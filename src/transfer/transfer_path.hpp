@@ -44,6 +44,7 @@ struct Arrival {
   std::uint64_t read_bytes = 0;  // that reads returned, with alignment and rows that nobody needs
   std::uint64_t retry_count = 0;
   std::uint64_t read_count = 0;
+  std::uint64_t copy_count = 0;  // operations of the device
 };
 
 // Called by the thread that runs the path.

@@ -22,6 +22,7 @@ struct FakeCudaLive {
   std::uint64_t registered_bytes = 0;
   std::uint64_t streams = 0;
   std::uint64_t events = 0;
+  std::uint64_t modules = 0;
 
   bool operator==(const FakeCudaLive&) const = default;
 };

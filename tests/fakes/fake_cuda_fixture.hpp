@@ -22,7 +22,7 @@ class FakeCudaTest : public ::testing::Test {
     EXPECT_TRUE(cuda_->live() == before_)
         << "the driver still holds " << cuda_->live().contexts << " contexts, " << cuda_->live().allocations
         << " allocations, " << cuda_->live().registrations << " registrations, " << cuda_->live().streams
-        << " streams, " << cuda_->live().events << " events";
+        << " streams, " << cuda_->live().events << " events, " << cuda_->live().modules << " modules";
     EXPECT_EQ(cuda_->current_context(), nullptr) << "a context stayed current on the thread of the test";
   }
 

@@ -1,13 +1,19 @@
 // What only a GPU can show. Run by tests/gpu/run.sh on a machine that has one; not part of `make test`.
 #include <inrush/loader.hpp>
 
+#include "base/host_pages.hpp"
 #include "fakes/test_files.hpp"
+#include "gpu/cuda_driver.hpp"
+#include "gpu/gpu.hpp"
 #include "gpu/raw_driver.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <map>
+#include <random>
 
 namespace inrush {
 namespace {
@@ -179,6 +185,55 @@ TEST_F(RealGpuTest, ADeviceNamedByItsUuid) {
   ASSERT_FALSE(first.uuid.empty());
   const Checkpoint checkpoint = write(10 * mib);
   expect_equal(take_all(*loader_.start(checkpoint, {.device = parse_device(first.uuid)})));
+}
+
+// The kernel against what the CPU copies: each alignment of either side, each short length, and long ones.
+TEST(RealCopyKernel, EveryAlignmentAndLength) {
+  constexpr std::uint64_t size_bytes = 4 * mib;
+  constexpr std::uint64_t target_bytes = 24 * mib;
+  const auto gpu = engine::open_cuda_gpu(engine::CudaDriver::open("libcuda.so.1"), {DeviceKind::cuda, 0});
+  engine::HostPages source(size_bytes);
+  std::mt19937_64 random(7);
+  for (std::byte& byte : source.bytes()) byte = static_cast<std::byte>(random());
+  std::string refusal;
+  const auto pin = gpu->pin(source.bytes(), refusal);
+  ASSERT_NE(pin, nullptr) << refusal;
+  const auto target = gpu->allocate(target_bytes, 256);
+  const auto stream = gpu->open_stream();
+  std::uint64_t run_count = 0;
+  const auto check = [&](auto&& next_length) {
+    std::vector<std::byte> expected(target_bytes, std::byte{poison});
+    std::vector<engine::Copy> copies;
+    std::uint64_t to = 64;
+    for (std::uint64_t shift = 0; shift < 256; ++shift) {
+      for (std::uint64_t length = next_length(); length > 0; length = next_length()) {
+        const std::uint64_t from = random() % (size_bytes - length - 16) / 16 * 16 + shift / 16;
+        const std::uint64_t place = (to + 15) / 16 * 16 + shift % 16;
+        if (place + length + 64 > target_bytes) break;
+        copies.push_back({.source = source.bytes().data() + from,
+                          .target = static_cast<std::byte*>(target.get()) + place,
+                          .row_bytes = length});
+        std::copy_n(source.bytes().begin() + static_cast<std::ptrdiff_t>(from), length,
+                    expected.begin() + static_cast<std::ptrdiff_t>(place));
+        to = place + length + 1;  // a byte between them must stay as it was
+      }
+    }
+    stream->fill(target.get(), target_bytes, std::byte{poison});
+    EXPECT_LT(stream->copy(copies), copies.size() / 100 + 2) << "by copies, not by the kernel";
+    stream->wait(stream->record());
+    std::vector<std::byte> seen(target_bytes);
+    gpu->copy_to_host(target.get(), seen);
+    EXPECT_TRUE(seen == expected);
+    run_count += copies.size();
+  };
+  std::uint64_t length = 0;
+  check([&] { return length = length == 200 ? 0 : length + 1; });
+  int left = 8;
+  check([&] { return left-- > 0 ? 1 + random() % 20'000 : (left = 8, 0); });
+  left = 1;
+  check([&] { return left-- > 0 ? 1 + random() % 90'000 : (left = 1, 0); });
+  std::printf("kernel: %llu runs equal\n", static_cast<unsigned long long>(run_count));
+  EXPECT_EQ(stream->kernel_refusal(), "");
 }
 
 }  // namespace

@@ -3,10 +3,13 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import inrush
@@ -18,6 +21,8 @@ sys.path.insert(0, str(Path(variable("TEST_SOURCE")) / "bench"))
 
 import bench  # noqa: E402
 import checkpoints  # noqa: E402
+import commands  # noqa: E402
+import counters  # noqa: E402
 import machine  # noqa: E402
 import matrix  # noqa: E402
 import outcomes  # noqa: E402
@@ -65,15 +70,22 @@ TEST_RIVALS = """
               Rival("crashes", "", "", load=crash), Rival("fails", "", "", load=fail),
               Rival("pairs", "", "", pairs=lambda files, device: iter(read(files, device).items())),
               Rival("forgets", "", "", fill=fill),
+              Rival("slow", "", "", load=lambda files, device: (time.sleep(0.5), read(files, device))[1]),
               Rival("absent", "", "", imports=("no_such_package",), load=read)]
 """
 HANGING = """
     import os, subprocess, sys, time
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with open(sys.argv[1] + ".processes", "w") as file:
+    with open(os.path.join(os.path.dirname(__file__), "processes"), "w") as file:
         file.write(f"{os.getpid()} {child.pid}")
     time.sleep(600)
 """
+
+
+@pytest.fixture(name="trials", scope="module")
+def trials_fixture(tmp_path_factory):
+    with processes.Trials(tmp_path_factory.mktemp("trials")) as trials:
+        yield trials
 
 
 @pytest.fixture(name="pair")
@@ -105,10 +117,10 @@ def specification(pair, tmp_path, name, code=TEST_RIVALS, **more):
 
 # Trials
 
-def test_what_becomes_of_a_trial(pair, tmp_path):
+def test_what_becomes_of_a_trial(pair, tmp_path, trials):
     names = ["good", "flips", "crashes", "fails", "pairs", "forgets", "absent"]
-    rows = dict(zip(names, processes.run([specification(pair, tmp_path, name) for name in names], {},
-                                         tmp_path, 120)))
+    wanted = [specification(pair, tmp_path, name) for name in names]
+    rows = dict(zip(names, trials.run(wanted, {}, 120)))
     assert {name: row["outcome"] for name, row in rows.items()} == {
         "good": "ok", "flips": "wrong bytes", "crashes": "crashed", "fails": "failed", "pairs": "ok",
         "forgets": "wrong bytes", "absent": "unavailable"}
@@ -124,10 +136,10 @@ def test_what_becomes_of_a_trial(pair, tmp_path):
     assert 0 < rows["pairs"]["loads"][0]["first_tensor_s"] <= rows["pairs"]["loads"][0]["seconds"]
 
 
-def test_a_hanging_trial_ends_with_what_it_started(pair, tmp_path):
+def test_a_hanging_trial_ends_with_what_it_started(pair, tmp_path, trials):
     wanted = specification(pair, tmp_path, "any", HANGING)
-    path = tmp_path / (Path(wanted["result"]).name + ".specification.processes")
-    started = processes.Process(wanted, {}, tmp_path)
+    path = tmp_path / "rivals_of_the_test" / "processes"
+    started = processes.Process(wanted, {}, trials)
     while not path.exists() or len(path.read_text().split()) < 2:
         time.sleep(0.01)
     started.end()
@@ -136,8 +148,19 @@ def test_a_hanging_trial_ends_with_what_it_started(pair, tmp_path):
         while is_alive(number):  # killed, and on its way out; a missed one outlives this test
             time.sleep(0.01)
 
-    (row,) = processes.run([specification(pair, tmp_path, "any", HANGING)], {}, tmp_path, 0.5)
+    (row,) = trials.run([specification(pair, tmp_path, "any", HANGING)], {}, 0.5)
     assert (row["outcome"], row["loads"]) == ("timed out", [])
+
+
+def test_trials_end_with_the_bench(pair, tmp_path):
+    """Also where it is killed, and cannot end them itself."""
+    path = tmp_path / "rivals_of_the_test" / "processes"
+    with processes.Trials(tmp_path) as trials:
+        started = processes.Process(specification(pair, tmp_path, "any", HANGING), {}, trials)
+        while not path.exists() or len(path.read_text().split()) < 2:
+            time.sleep(0.01)
+    assert started.has_ended(60)
+    os.kill(int(path.read_text().split()[1]), signal.SIGKILL)
 
 
 def is_alive(number):
@@ -148,16 +171,16 @@ def is_alive(number):
         return False
 
 
-def test_processes_that_load_at_once(pair, tmp_path):
+def test_processes_that_load_at_once(pair, tmp_path, trials):
     twice = [specification(pair, tmp_path, "good", gate=True) for _ in range(2)]
-    rows = processes.run(twice, {}, tmp_path, 120)
+    rows = trials.run(twice, {}, 120)
     whole = processes.combined(rows)
     assert whole["outcome"] == "ok"
     assert whole["loads"][1]["bytes"] == 2 * rows[0]["loads"][1]["bytes"]
     assert whole["loads"][1]["seconds"] >= max(row["loads"][1]["seconds"] for row in rows) - 1e-4
 
     both = [specification(pair, tmp_path, name, gate=True) for name in ("good", "crashes")]
-    rows = processes.run(both, {}, tmp_path, 120)
+    rows = trials.run(both, {}, 120)
     assert processes.combined(rows)["outcome"] == "crashed"
 
 
@@ -175,13 +198,40 @@ def test_files_are_shared_among_processes(tmp_path):
     assert loaded_names[0] | loaded_names[1] == set(tensors) and not loaded_names[0] & loaded_names[1]
 
 
-def test_a_wrong_state_is_no_time(pair, tmp_path):
+def test_a_wrong_state_is_no_time(pair, tmp_path, trials):
     cold = specification(pair, tmp_path, "good", state="half")
     for paths in pair:
         page_cache.bring(paths, "warm")
-    (row,) = processes.run([cold], {}, tmp_path, 120)
+    (row,) = trials.run([cold], {}, 120)
     assert (row["outcome"], row["loads"]) == ("wrong state", [])
     assert "asked for half, and 100.0%" in row["reason"]
+
+
+def restart(pair, tmp_path, names):
+    parts = [{**specification(pair, tmp_path, name), "state": "any", "which": [which]}
+             for name, which in zip(names, ("first", "second"))]
+    return tuple(parts)
+
+
+def test_a_load_and_a_restart(pair, tmp_path, trials):
+    row = trials.run_restart(restart(pair, tmp_path, ["good", "good"]), {}, 120)
+    assert row["outcome"] == "ok" and [load["which"] for load in row["loads"]] == ["first", "second"]
+    first, second = row["loads"]
+    assert second["began"] >= first["ended"] and (first["verdict"], second["verdict"]) == ("", "")
+    assert outcomes.seconds_of(row, "both") == first["seconds"] + second["seconds"]
+    for names, outcome in ((["flips", "good"], "wrong bytes"), (["good", "crashes"], "crashed"),
+                           (["crashes", "good"], "crashed"), (["good", "flips"], "wrong bytes")):
+        assert trials.run_restart(restart(pair, tmp_path, names), {}, 120)["outcome"] == outcome
+    row = trials.run_restart(restart(pair, tmp_path, ["good", "good"]), {}, 0)
+    assert (row["outcome"], row["loads"]) == ("timed out", [])
+
+
+def test_what_is_pinned_is_seen_from_outside(pair, tmp_path):
+    counts = iter(range(1000, 2000))
+    with processes.Trials(tmp_path, lambda process: next(counts)) as trials:
+        (row,) = trials.run([specification(pair, tmp_path, "slow")], {}, 120)
+    assert row["loads"][1]["pinned_bytes"] >= 5  # a sample each 20 ms, of 0.5 s
+    assert row["loads"][1]["pinned_bytes"] == row["loads"][1]["pinned_seen_bytes"]
 
 
 # Verification
@@ -226,6 +276,20 @@ def test_large_files_come_in_parts(pair, monkeypatch):
     assert verification.compare(pair[0], tensors).is_right
     tensors["weight"].view(torch.uint8)[63, 63] ^= 1
     assert verification.compare(pair[0], tensors).wrong == ["weight"]
+
+
+def test_many_small_tensors_are_compared_together(pair, monkeypatch):
+    calls = []
+    together = verification._are_equal_together
+    monkeypatch.setattr(verification, "TOGETHER_MIN", 2)
+    monkeypatch.setattr(verification, "_are_equal_together",
+                        lambda *words: calls.append(together(*words)) or calls[-1])
+    tensors = loaded(pair[0])
+    tensors["scale"] = tensors["scale"].reshape(1)
+    assert verification.compare(pair[0], tensors) == ([], [], [], 1)
+    tensors["odd"][-1] ^= 1
+    assert verification.compare(pair[0], tensors).wrong == ["odd"]
+    assert calls == [True, False]
 
 
 # The page cache
@@ -300,7 +364,7 @@ def test_pairs_are_of_one_round():
 
 @pytest.mark.parametrize(("state", "device", "rate"), [
     ("warm", "cpu", 20.0), ("warm", "cuda:0", 55.0), ("tmpfs", "cuda:0", 55.0), ("cold", "cuda:0", 2.0),
-    ("half", "cuda:0", 4.0)])
+    ("half", "cuda:0", 4.0), ("restart", "cuda:0", 2 / (1 / 2.0 + 1 / 55.0))])
 def test_limits(state, device, rate):
     limits = {"page_cache": 20.0, "pinned": 55.0, "storage": 2.0}
     assert outcomes.limit_rate(state, limits, device)[0] == rate
@@ -325,9 +389,9 @@ def make_bench_fixture(tmp_path, monkeypatch):
         name: all_rivals()["naive-read"] for name in ("inrush", "other", "absent")})
 
     def make(outcome=lambda name: "ok", pairs=3):
-        arguments = argparse.Namespace(out=tmp_path, seconds=None, device="cpu", folder=tmp_path, only=None,
-                                       quick=False, pairs=pairs, scale=1.0, machine={})
-        made = bench.Bench(arguments, tmp_path)
+        arguments = argparse.Namespace(out=tmp_path, deadline=None, device="cpu", folder=tmp_path, only=None,
+                                       quick=False, pairs=pairs, scale=1.0, machine={}, command=None)
+        made = bench.Bench(arguments, Path(tempfile.mkdtemp(dir=tmp_path)))
         made.ran = []
 
         def trial(case, files, name):
@@ -346,42 +410,126 @@ CASE = matrix.Case("warm", "gib")
 
 def test_trials_are_interleaved_and_nobody_is_always_first(make_bench):
     made = make_bench()
-    made.run_case(CASE, FakePair(), None)
+    made.run_case(CASE, FakePair())
     assert made.ran == ["inrush", "other", "other", "inrush", "inrush", "other"]
 
 
 def test_what_was_run_is_not_run_again(make_bench, tmp_path):
-    make_bench(pairs=2).run_case(CASE, FakePair(), None)
+    make_bench(pairs=2).run_case(CASE, FakePair())
     path = tmp_path / "trials.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]) + lines[-1][:40])  # killed in the middle of a line
     made = make_bench(pairs=3)
-    made.run_case(CASE, FakePair(), None)
+    made.run_case(CASE, FakePair())
     assert len(made.ran) == 3  # the lost one, and the third round
     assert all(json.loads(line) for line in path.read_text().splitlines())
     assert not make_bench(pairs=3).ran
     other = make_bench(pairs=1)
     other.arguments.scale = 0.5
-    other.run_case(CASE, FakePair(), None)
+    other.run_case(CASE, FakePair())
     assert len(other.ran) == 2  # of another size
 
 
 def test_a_loader_that_cannot_run_is_listed_once_and_asked_again(make_bench):
     for _ in range(2):
         made = make_bench(pairs=1)
-        made.run_case(CASE, FakePair(), None)
+        made.run_case(CASE, FakePair())
     rows = [row for row in made.results.rows if row["rival"] == "absent"]
     assert [(row["outcome"], row["reason"]) for row in rows] == [("unavailable", "not here")]
     made = make_bench(pairs=1)
     made.unfit.clear()
-    made.run_case(CASE, FakePair(), None)
+    made.run_case(CASE, FakePair())
     assert made.ran == ["absent"]
 
 
 def test_a_loader_that_fails_twice_is_given_up(make_bench):
     made = make_bench(lambda name: "crashed" if name == "other" else "ok", pairs=5)
-    made.run_case(CASE, FakePair(), None)
+    made.run_case(CASE, FakePair())
     assert (made.ran.count("inrush"), made.ran.count("other")) == (5, 2)
+
+
+def test_a_trial_that_the_end_of_the_call_cut_off_is_no_result(make_bench, monkeypatch):
+    made = make_bench(lambda name: "timed out")
+    monkeypatch.setattr(made, "is_late", lambda: len(made.ran) == 2)
+    assert not made.run_case(CASE, FakePair())
+    assert [row["rival"] for row in made.results.rows if row["outcome"] == "timed out"] == ["inrush"]
+    assert make_bench().run_case(CASE, FakePair())
+
+
+# Checkpoints
+
+def test_pairs_stay_until_their_room_is_needed(tmp_path, monkeypatch):
+    made = []
+
+    class Made:
+        def __init__(self, folder, shape, scale, until):
+            made.append(shape)
+            self.shape = shape
+
+        def close(self):
+            made.remove(self.shape)
+
+    monkeypatch.setattr(checkpoints, "Pair", Made)
+    monkeypatch.setattr(checkpoints, "lacks_room",
+                        lambda folder, shape, scale: "full" if len(made) > 1 or shape == "moe" else None)
+    pairs = checkpoints.Pairs(1.0, None)
+    for shape in ("gib", "small", "gib", "large"):
+        pairs.take(tmp_path, shape)
+    assert made == ["small", "large"]
+    with pytest.raises(checkpoints.NoRoom, match="full"):
+        pairs.take(tmp_path, "moe")
+    assert not made
+
+
+def test_no_time_for_a_checkpoint(tmp_path):
+    with pytest.raises(checkpoints.NoTime):
+        checkpoints.Pair(tmp_path, "large", 0.02, time.monotonic())
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_by_their_names():
+    arguments = argparse.Namespace(quick=False, rows=["restart-gib,warm-gib", "warm-gib-command"], state=None,
+                                   shape=None)
+    assert [case.key for case in bench.wanted(arguments)] == ["restart-gib", "warm-gib", "warm-gib-command"]
+    arguments.rows = ["warm-gibb"]
+    with pytest.raises(SystemExit, match="no row 'warm-gibb'; there are: .*warm-gib,"):
+        bench.wanted(arguments)
+
+
+# The command
+
+COMMAND = """#!/bin/sh
+case "$*" in *--check*) exit ${WRONG:-0};; esac
+echo '{"loads": [{"report": {"loaded_bytes": 7, "seconds": {"last_byte": 0.1}}}]}'
+"""
+
+
+def test_the_command_is_measured_from_exec(tmp_path, monkeypatch):
+    program = tmp_path / "inrush"
+    program.write_text(COMMAND)
+    program.chmod(0o755)
+    row = commands.trial(commands.COMMAND, str(program), [tmp_path, tmp_path], "cpu")
+    assert row["outcome"] == "ok" and [load["bytes"] for load in row["loads"]] == [7, 7]
+    assert all(load["seconds"] > 0 for load in row["loads"])
+    assert commands.check(str(program), tmp_path, "cpu") == ""
+    monkeypatch.setenv("WRONG", "5")
+    assert commands.check(str(program), tmp_path, "cpu") == "exit code 5"
+    program.write_text("#!/bin/sh\necho it broke >&2\nexit 3\n")
+    row = commands.trial(commands.COMMAND, str(program), [tmp_path, tmp_path], "cpu")
+    assert (row["outcome"], row["reason"]) == ("failed", "it broke")
+    assert commands.trial(commands.CONTEXT, None, [tmp_path] * 2, "cpu")["outcome"] == "unavailable"
+    assert commands.trial(commands.COMMAND, None, [tmp_path] * 2, "cpu")["outcome"] == "unavailable"
+
+
+def test_what_the_command_takes_beyond_the_context():
+    def row(name, round_, seconds):
+        return row_of(name, round_, seconds, ours=commands.COMMAND)
+
+    rows = [row(commands.COMMAND, i, 0.5 + i / 1000) for i in range(5)]
+    rows += [row(commands.CONTEXT, i, 0.4) for i in range(5)]
+    found = outcomes.differences(rows, commands.COMMAND, commands.CONTEXT)
+    assert sorted(found)[:5] == pytest.approx([0.100, 0.101, 0.102, 0.103, 0.104])  # second; first: double
+    assert "The command took: context alone + 152.0 ms [" in report.table(rows)
 
 
 # Table and picture
@@ -406,6 +554,7 @@ def test_the_table():
     assert "crashed: signal SIGSEGV: a / b (2 times)" in lines["crashed one"]
     assert "Not run: absent one, absent two: import absent: No module." in text
     assert "(1 pairs: no claim)" in lines["seldom"]
+    assert lines["good"].count(" - ") == 2  # nobody counted what it pinned, nor what crossed PCIe
     columns = {line.count("|") for line in text.splitlines() if line.startswith("| ")}
     assert len(columns) == 2  # of the one case, and of the settings
     assert report.table([]) == "No trials.\n"
@@ -418,6 +567,26 @@ def test_a_mapping_is_not_the_best_of_the_others():
     assert "Best of the others: copies" in text and "nothing was copied" in text
 
 
+def test_a_restart_is_one_time():
+    rows = [row_of(name, i, seconds, state="restart", limits={"page_cache": 20e9, "storage": 5e9})
+            for name, seconds in (("inrush", 0.1), ("good", 0.4)) for i in range(5)]
+    text = report.table(rows)
+    assert "storage, then page cache reads, 8.00 GB/s" in text
+    assert "| 1.20 times its seconds |" in text  # 0.2 + 0.1 s, of 0.2 + 0.05
+    assert "both 4.00 [4.00, 4.00]" in text
+
+
+def test_the_table_says_what_the_counters_are_worth():
+    counted = {"pinned_counter": None, "pinned_seen": {"process": [0, 0], "machine": [1, 0.2]},
+               "pcie_counter": 198, "pcie_seen": {197: 0, 198: 1}}
+    rows = [row_of("inrush", 0, 1.0)]
+    assert "Pinned:" not in report.table(rows)
+    rows[0]["machine"]["counters"] = counted
+    assert "of others unknown" in report.table(rows) and "0% and 0%" in report.table(rows)
+    rows[0]["machine"]["counters"] = {**counted, "pinned_counter": "machine", "pcie_counter": None}
+    assert "of others by growth" in report.table(rows) and "PCIe: unknown" in report.table(rows)
+
+
 def test_without_matplotlib_there_is_no_picture(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert report.draw(ROWS, tmp_path / "picture.png").startswith("no picture: ")
@@ -425,6 +594,52 @@ def test_without_matplotlib_there_is_no_picture(monkeypatch, tmp_path):
 
 
 # What is compared
+
+@pytest.mark.parametrize(("counted", "pinned", "pcie"), [
+    ({"registered", "allocated"}, "machine", 198), ({"registered"}, None, None)])
+def test_counters_are_tried_on_memory_of_known_size(monkeypatch, counted, pinned, pcie):
+    """With a stand-in for what torch and the driver do on a GPU."""
+    bytes_of, copied = {"registered": 0, "allocated": 0}, []
+
+    def empty(size, dtype=None, device=None, pin_memory=False):
+        bytes_of["allocated"] += size * pin_memory
+        return types.SimpleNamespace(nbytes=size)
+
+    def register(pointer, size, flags=0):
+        bytes_of["registered"] += size
+
+    cuda = types.SimpleNamespace(synchronize=lambda device: None, cudart=lambda: types.SimpleNamespace(
+        cudaHostRegister=register, cudaHostUnregister=lambda pointer: register(pointer, -counters.TRIED_BYTES)))
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty_like", lambda source, device: types.SimpleNamespace(
+        copy_=lambda source, non_blocking: copied.append(source.nbytes)))
+    monkeypatch.setattr(counters, "PINNED", {
+        "process": lambda process: 0, "machine": lambda process: sum(bytes_of[way] for way in counted)})
+    monkeypatch.setattr(counters, "Pcie", type("Pcie", (), {
+        "FIELDS": (197, 198), "__init__": lambda self, device: None,
+        "count": lambda self, field: sum(copied) if (field, pcie) == (198, 198) else None}))
+    found = counters.facts("cuda:0")
+    assert "why" not in found and (found["pinned_counter"], found["pcie_counter"]) == (pinned, pcie)
+    assert found["pinned_seen"]["process"] == [0, 0]
+
+
+def test_counters_that_fail_are_none(monkeypatch):
+    monkeypatch.setattr(counters, "_try_all", lambda device: 1 // 0)
+    assert counters.facts("cuda:0")["why"].startswith("ZeroDivisionError")
+
+
+def test_what_a_process_has_pinned():
+    assert counters.pinned_by_process(os.getpid()) >= 0
+    found = []
+    for _ in range(5):
+        before = counters.pinned_by_machine(0)
+        memory = bytearray(os.urandom(1 << 20) * 64)  # of a program, and neither pinned nor a driver's
+        found.append(abs(counters.pinned_by_machine(0) - before))
+        assert len(memory) == 64 << 20
+        del memory
+    assert min(found) < 32 << 20  # others are at work on this machine too
+
 
 def test_the_machine_says_that_it_has_no_gpu(tmp_path):
     found = machine.ask("cpu", tmp_path)

@@ -68,12 +68,9 @@ def load(
     plan = LoadPlan(
         path, device, loader, Options(only, slices, progress, timeout, transfer, page_cache), unsupported
     )
-    make = plan.memory.tensor
     with _loads.running(plan.loader, plan.checkpoint, plan.request, progress) as (running, batches):
         tensors = Tensors(plan.checkpoint, plan.request)
-        for batch in batches:
-            for loaded in batch:
-                tensors[loaded.name] = make(loaded)
+        batches.take_all(lambda: plan.memory.take(running, tensors))
         tensors.report = running.report()
     return tensors
 

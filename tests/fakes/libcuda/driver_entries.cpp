@@ -98,7 +98,8 @@ bool has_belongings(const CuContextObject& context) {
   const World& all = world();
   const auto mine = [&](const auto& entry) { return entry.second->context == &context; };
   return used_bytes(context.device) > 0 || std::any_of(all.streams.begin(), all.streams.end(), mine) ||
-         std::any_of(all.events.begin(), all.events.end(), mine);
+         std::any_of(all.events.begin(), all.events.end(), mine) ||
+         std::any_of(all.modules.begin(), all.modules.end(), mine);
 }
 
 }  // namespace
@@ -338,8 +339,7 @@ FAKE_CUDA_EXPORT CuResult cuMemHostGetDevicePointer_v2(CuAddress* address, void*
   const CuResult answer = world().enter("cuMemHostGetDevicePointer", Needs::context);
   if (answer != CuResult::success) return answer;
   if (flags != 0 || !world().is_registered(static_cast<std::byte*>(memory), 1))
-    return world().misuse("cuMemHostGetDevicePointer", "of memory that is not registered",
-                          CuResult::invalid_value);
+    return CuResult::invalid_value;
   *address = reinterpret_cast<CuAddress>(memory);
   return CuResult::success;
 }

@@ -44,13 +44,14 @@ void CuStreamObject::close(Lock& lock) {
 
 template <typename Match>
 bool CuStreamObject::any_copy(Match&& match) const {
-  for (const QueuedCopy& copy : late_) {
-    if (match(copy)) return true;
-  }
-  for (const auto& item : queue_) {
-    if (const auto* copy = std::get_if<QueuedCopy>(&item); copy != nullptr && match(*copy)) return true;
-  }
-  return false;
+  const auto matches = [&](const QueuedCopy& copy) {
+    return copy.runs == nullptr ? match(copy) : std::ranges::any_of(fakes::copies_of(copy), match);
+  };
+  if (std::ranges::any_of(late_, matches)) return true;
+  return std::ranges::any_of(queue_, [&](const fakes::Queued& item) {
+    const auto* copy = std::get_if<QueuedCopy>(&item);
+    return copy != nullptr && matches(*copy);
+  });
 }
 
 bool CuStreamObject::reads(const std::byte* start, std::uint64_t bytes) const {
@@ -111,7 +112,13 @@ void CuStreamObject::run_late(Lock& lock) {
     Place target;
   };
   std::vector<Run> runs;
+  std::vector<QueuedCopy> copies;
   for (const QueuedCopy& copy : late_) {
+    if (copy.runs == nullptr) copies.push_back(copy);
+    if (copy.runs == nullptr) continue;
+    for (const QueuedCopy& run : fakes::copies_of(copy)) copies.push_back(run);
+  }
+  for (const QueuedCopy& copy : copies) {
     if (copy.fate != CuResult::success) context->failed = copy.fate;
     if (context->failed != CuResult::success) break;
     Place target = world().find_place(copy.target, copy.target_span(), context->device);
@@ -142,3 +149,23 @@ void CuStreamObject::run_late(Lock& lock) {
 }
 
 }  // namespace inrush::engine
+
+namespace inrush::fakes {
+
+// The kernel's source may be pinned memory or the device's own. A run that is neither shows as a copy whose
+// memory is gone.
+std::vector<QueuedCopy> copies_of(const QueuedCopy& launch) {
+  std::vector<QueuedCopy> copies;
+  for (const engine::CopyRun& run : std::span(launch.runs, launch.run_count)) {
+    const auto* const host = reinterpret_cast<const std::byte*>(run.source);
+    const bool is_host = world().is_registered(host, run.bytes);
+    copies.push_back({.source = is_host ? host : nullptr,
+                      .source_device = is_host ? 0 : run.source,
+                      .target = run.target,
+                      .row_bytes = run.bytes,
+                      .fate = launch.fate});
+  }
+  return copies;
+}
+
+}  // namespace inrush::fakes

@@ -1,8 +1,8 @@
 #include "fakes/libcuda/fake_world.hpp"
 
-#include <algorithm>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <iterator>
 #include <utility>
@@ -171,6 +171,7 @@ FakeCudaLive World::live() const {
   for (const auto& [start, bytes] : registrations) live.registered_bytes += bytes;
   live.streams = streams.size();
   live.events = events.size();
+  live.modules = modules.size();
   return live;
 }
 

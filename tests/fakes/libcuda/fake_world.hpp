@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fakes/fake_cuda.hpp"
+#include "gpu/copy_kernel.hpp"
 #include "gpu/cuda_table.hpp"
 
 #include <sys/types.h>
@@ -42,6 +43,15 @@ struct CuEventObject {
   std::uint64_t completed = 0;
 };
 
+struct CuFunctionObject {
+  CuModule module = nullptr;
+};
+
+struct CuModuleObject {
+  CuContext context = nullptr;
+  CuFunctionObject function;
+};
+
 }  // namespace inrush::engine
 
 namespace inrush::fakes {
@@ -69,6 +79,9 @@ struct QueuedCopy {
   std::uint64_t row_count = 1;
   CuResult fate = CuResult::success;
   std::optional<std::byte> fill = {};  // instead of a source
+  // Instead of all that: the kernel that copies runs, whose list is read when it runs.
+  const engine::CopyRun* runs = nullptr;
+  std::uint32_t run_count = 0;
 
   [[nodiscard]] std::uint64_t source_span() const { return (row_count - 1) * source_pitch + row_bytes; }
   [[nodiscard]] std::uint64_t target_span() const { return (row_count - 1) * target_pitch + row_bytes; }
@@ -86,6 +99,9 @@ struct QueuedValueWait {
   const std::uint32_t* word = nullptr;
   std::uint32_t value = 0;
 };
+
+// What the kernel of `launch` copies, by its list as it is now.
+std::vector<QueuedCopy> copies_of(const QueuedCopy& launch);
 
 using Queued = std::variant<QueuedCopy, QueuedRecord, QueuedWait, QueuedValueWait>;
 
@@ -162,6 +178,7 @@ struct World {
   std::map<std::byte*, std::uint64_t> registrations;
   std::map<CuStream, std::shared_ptr<CuStreamObject>> streams;
   std::map<CuEvent, EventOwner> events;
+  std::map<engine::CuModule, std::shared_ptr<engine::CuModuleObject>> modules;
 
  private:
   CuAddress next_address_ = 0;

@@ -2,10 +2,18 @@
 #include "fakes/libcuda/fake_world.hpp"
 
 #include <cstring>
+#include <string>
 
 namespace inrush::fakes {
 
 namespace {
+
+void give_fate(QueuedCopy& copy) {
+  const auto fate = world().failing_copies.find(++world().copies);
+  if (fate == world().failing_copies.end()) return;
+  copy.fate = fate->second;
+  ++world().fault_hits;
+}
 
 CuResult queue_copy(std::string_view entry, CuStream handle, QueuedCopy copy) {
   const auto stream = world().find_stream(handle);
@@ -24,11 +32,7 @@ CuResult queue_copy(std::string_view entry, CuStream handle, QueuedCopy copy) {
     if (world().is_live(copy.target, copy.target_span(), context->device)) return CuResult::invalid_value;
     return world().misuse(entry, "to what is no allocation of this device", CuResult::invalid_value);
   }
-  const auto fate = world().failing_copies.find(++world().copies);
-  if (fate != world().failing_copies.end()) {
-    copy.fate = fate->second;
-    ++world().fault_hits;
-  }
+  give_fate(copy);
   stream->push(copy);
   return CuResult::success;
 }
@@ -44,6 +48,69 @@ void drain_default(Lock& lock, CuContext context) {
 CuResult failure_of(CuContext context) { return context->failed; }
 
 }  // namespace
+
+FAKE_CUDA_EXPORT CuResult cuModuleLoadData(engine::CuModule* handle, const void* image) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuModuleLoadData", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const std::string_view text = static_cast<const char*>(image);
+  if (text.find(".version") == std::string_view::npos)
+    return world().misuse("cuModuleLoadData", "of no PTX", CuResult::invalid_value);
+  const auto module = std::make_shared<engine::CuModuleObject>();
+  module->context = world().current();
+  module->function.module = module.get();
+  *handle = module.get();
+  world().modules[*handle] = module;
+  return CuResult::success;
+}
+
+FAKE_CUDA_EXPORT CuResult cuModuleUnload(engine::CuModule handle) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().require("cuModuleUnload", Needs::context);
+  if (answer != CuResult::success) return answer;
+  if (world().modules.erase(handle) == 0)
+    return world().misuse("cuModuleUnload", "of no module", CuResult::invalid_handle);
+  return world().fault("cuModuleUnload");
+}
+
+FAKE_CUDA_EXPORT CuResult cuModuleGetFunction(engine::CuFunction* function, engine::CuModule handle,
+                                              const char* name) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuModuleGetFunction", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto module = world().modules.find(handle);
+  if (module == world().modules.end() || name != std::string_view(engine::copy_kernel_name))
+    return world().misuse("cuModuleGetFunction", "of no module, or none of its functions",
+                          CuResult::invalid_handle);
+  *function = &module->second->function;
+  return CuResult::success;
+}
+
+// The one kernel there is: runs, each from pinned or device memory to device memory.
+FAKE_CUDA_EXPORT CuResult cuLaunchKernel(engine::CuFunction function, unsigned grid_x, unsigned grid_y,
+                                         unsigned grid_z, unsigned block_x, unsigned block_y,
+                                         unsigned block_z, unsigned shared_bytes, CuStream handle,
+                                         void** parameters, void** extra) {
+  const Lock lock(world().mutex);
+  const CuResult answer = world().enter("cuLaunchKernel", Needs::context);
+  if (answer != CuResult::success) return answer;
+  const auto stream = world().find_stream(handle);
+  const bool is_loaded = world().modules.contains(function->module);
+  if (!is_loaded || stream == nullptr || stream->context != function->module->context)
+    return world().misuse("cuLaunchKernel", "no such function or stream", CuResult::invalid_handle);
+  const bool fits = grid_x > 0 && grid_y == 1 && grid_z == 1 && block_x % 32 == 0 && block_x <= 1024 &&
+                    block_y == 1 && block_z == 1 && shared_bytes == 0 && extra == nullptr;
+  if (!fits) return world().misuse("cuLaunchKernel", "shape", CuResult::invalid_value);
+  QueuedCopy launch;
+  launch.runs = reinterpret_cast<const engine::CopyRun*>(*static_cast<CuAddress*>(parameters[0]));
+  launch.run_count = *static_cast<unsigned*>(parameters[1]);
+  if (!world().is_registered(reinterpret_cast<const std::byte*>(launch.runs),
+                             launch.run_count * sizeof(engine::CopyRun)))
+    return world().misuse("cuLaunchKernel", "its list is not pinned", CuResult::invalid_value);
+  give_fate(launch);
+  stream->push(launch);
+  return CuResult::success;
+}
 
 FAKE_CUDA_EXPORT CuResult cuMemcpyHtoDAsync_v2(CuAddress target, const void* source, std::size_t bytes,
                                                CuStream stream) {

@@ -20,6 +20,7 @@ Report sample() {
   report.seconds = {0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.5};
   report.bytes_per_second = 6e9;
   report.read_count = 400;
+  report.copy_count = 410;
   report.retry_count = 3;
   report.orphan_count = 1;
   report.fallbacks = {{"io_uring", "io_uring_setup: Operation not permitted", 2}};
@@ -58,6 +59,7 @@ TEST(ReportTest, JsonHasEveryField) {
         {"last_byte", 0.5}}},
       {"bytes_per_second", 6e9},
       {"read_count", 400},
+      {"copy_count", 410},
       {"retry_count", 3},
       {"orphan_count", 1},
       {"fallbacks",
