@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Translates src/gpu/copy_kernel.cu into src/gpu/copy_kernel_ptx.cpp, for who changes the kernel: takes nvcc of
-# CUDA 12 or 13 in PATH. tools/tidy.py compares the checksum of the source with the one in the text.
+# Translates src/gpu/copy_kernel.cu into src/gpu/copy_kernel_ptx.cpp, for who changes the kernel: takes nvcc
+# of CUDA 12 or 13 in PATH. tools/tidy.py compares the checksum of the source with the one in the text.
 set -euo pipefail
 cd "$(dirname "$0")/../src/gpu"
 ptx=$(mktemp)
@@ -17,7 +17,8 @@ lines = [re.sub(r"\s+", " ", line) for line in lines if not line.startswith("//"
 rows = [""]
 for line in lines:
     # What begins with a dot at the top, and labels, keep a line of their own.
-    if rows[-1] and not line.startswith(".") and not rows[-1].startswith(".") and len(rows[-1]) + len(line) < 104:
+    is_word = not line.startswith(".") and rows[-1] and not rows[-1].startswith(".")
+    if is_word and len(rows[-1]) + len(line) < 104:
         rows[-1] += " " + line
     else:
         rows.append(line)

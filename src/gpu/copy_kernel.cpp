@@ -20,8 +20,8 @@ constexpr std::size_t list_runs_max = 2048;
 constexpr std::uint64_t list_bytes = list_runs_max * sizeof(CopyRun);
 constexpr unsigned threads_per_block = 256;
 constexpr unsigned warps_per_block = threads_per_block / 32;
-// 16 blocks reach full speed (limits.md); more would take what other kernels could use.
-constexpr unsigned blocks_max = 32;
+// A warp has 2 KiB on their way over the bus, which takes some microseconds: 512 warps hide that.
+constexpr unsigned blocks_max = 64;
 
 }  // namespace
 

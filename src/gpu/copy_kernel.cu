@@ -37,6 +37,14 @@ __device__ uint4 joined(uint4 a, uint4 b, unsigned shift) {
   }
 }
 
+// The block behind `own`: the next lane's, for the last lane the first lane's of `after`.
+__device__ uint4 next_block(uint4 own, uint4 after, unsigned lane) {
+  const unsigned from = (lane + 1) % lanes;
+  const uint4 given = lane == 0 ? after : own;
+  return make_uint4(__shfl_sync(all_lanes, given.x, from), __shfl_sync(all_lanes, given.y, from),
+                    __shfl_sync(all_lanes, given.z, from), __shfl_sync(all_lanes, given.w, from));
+}
+
 __device__ void copy_bytes(const unsigned char* source, unsigned char* target, unsigned long long bytes,
                            unsigned lane) {
   for (unsigned long long i = lane; i < bytes; i += lanes) target[i] = source[i];
@@ -69,15 +77,21 @@ __device__ void copy_run(const Run& run, unsigned lane) {
   } else {
     // Block i is made of the aligned blocks i and i + 1 of the source. The last of them begins before the
     // run's end, so no byte of another page is touched.
-    for (unsigned long long first = 0; first < blocks; first += lanes) {
+    unsigned long long first = 0;
+    for (; first + 4 * lanes <= blocks; first += 4 * lanes) {
+      const uint4* const rows = from + first + lane;
+      const uint4 a = rows[0], b = rows[lanes], c = rows[2 * lanes], d = rows[3 * lanes];
+      const uint4 end = from[first + 4 * lanes];
+      to[first + lane] = joined(a, next_block(a, b, lane), shift);
+      to[first + lanes + lane] = joined(b, next_block(b, c, lane), shift);
+      to[first + 2 * lanes + lane] = joined(c, next_block(c, d, lane), shift);
+      to[first + 3 * lanes + lane] = joined(d, next_block(d, end, lane), shift);
+    }
+    for (; first < blocks; first += lanes) {
       const unsigned long long i = first + lane;
       const uint4 own = i <= blocks ? from[i] : uint4{};
-      uint4 next;
-      next.x = __shfl_down_sync(all_lanes, own.x, 1);
-      next.y = __shfl_down_sync(all_lanes, own.y, 1);
-      next.z = __shfl_down_sync(all_lanes, own.z, 1);
-      next.w = __shfl_down_sync(all_lanes, own.w, 1);
-      if (lane == lanes - 1 && i < blocks) next = from[i + 1];
+      const uint4 end = from[first + lanes < blocks ? first + lanes : blocks];
+      const uint4 next = next_block(own, end, lane);
       if (i < blocks) to[i] = joined(own, next, shift);
     }
   }
@@ -89,6 +103,15 @@ __device__ void copy_run(const Run& run, unsigned lane) {
 extern "C" __global__ void inrush_copy_runs(const Run* runs, unsigned count) {
   const unsigned lane = threadIdx.x % lanes;
   const unsigned warps = gridDim.x * blockDim.x / lanes;
-  for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / lanes; i < count; i += warps)
-    copy_run(runs[i], lane);
+  unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / lanes;
+  if (i >= count) return;
+  Run run = runs[i];
+  while (true) {
+    i += warps;
+    // The list lies in host memory too: the next entry comes while this run is copied.
+    const Run next = i < count ? runs[i] : Run{};
+    copy_run(run, lane);
+    if (i >= count) return;
+    run = next;
+  }
 }

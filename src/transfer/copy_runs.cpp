@@ -22,18 +22,23 @@ void CopyRuns::add(FilledSlot slot, std::span<const Copy> copies) {
 
 bool CopyRuns::is_busy() const noexcept { return running_.size() >= busy_count; }
 
-std::span<Copy> CopyRuns::copies_of(const Waiting& waiting) {
+std::span<const Copy> CopyRuns::copies_of(const Waiting& waiting) const {
   return std::span(copies_).subspan(waiting.first_copy, waiting.copy_count);
 }
 
-// Where `next` goes on in the file, in the ring and on the device where `last` ends, `run` takes it in.
-bool CopyRuns::append(Copy& run, const Waiting& last, const Waiting& next) {
+// Whether `next`, whose slot was pinned together with those in `run_`, goes with them.
+bool CopyRuns::takes_in(const Waiting& next) {
   const std::span<const Copy> copies = copies_of(next);
-  if (!is_one_row(copies) || last.slot.pin_group != next.slot.pin_group) return false;
-  const bool goes_on = run.from == copies[0].from && run.source + run.row_bytes == copies[0].source &&
-                       static_cast<std::byte*>(run.target) + run.row_bytes == copies[0].target &&
-                       run.row_bytes + copies[0].row_bytes <= run_bytes_max;
-  if (goes_on) run.row_bytes += copies[0].row_bytes;
+  Copy& last = run_.back();
+  if (run_.size() > 1 && copies.size() > 1 && last.from == copies[0].from) {
+    run_.insert(run_.end(), copies.begin(), copies.end());
+    return true;
+  }
+  const bool goes_on = is_one_row(run_) && is_one_row(copies) && last.from == copies[0].from &&
+                       last.source + last.row_bytes == copies[0].source &&
+                       static_cast<std::byte*>(last.target) + last.row_bytes == copies[0].target &&
+                       last.row_bytes + copies[0].row_bytes <= run_bytes_max;
+  if (goes_on) last.row_bytes += copies[0].row_bytes;
   return goes_on;
 }
 
@@ -41,17 +46,17 @@ std::span<const StartedSlot> CopyRuns::start() {
   std::ranges::sort(waiting_, {}, [](const Waiting& waiting) { return waiting.slot.index; });
   started_.clear();
   for (std::size_t i = 0; i < waiting_.size();) {
-    const std::span<Copy> copies = copies_of(waiting_[i]);
-    Running running{.slots = {waiting_[i].slot.index}};
-    std::size_t next = i + 1;
-    while (is_one_row(copies) && next < waiting_.size() && append(copies[0], waiting_[i], waiting_[next]))
-      running.slots.push_back(waiting_[next++].slot.index);
-    std::uint64_t operation_count = stream_.copy(copies);
+    const FilledSlot first = waiting_[i].slot;
+    const std::span<const Copy> copies = copies_of(waiting_[i]);
+    run_.assign(copies.begin(), copies.end());
+    Running running{.slots = {first.index}};
+    while (++i < waiting_.size() && waiting_[i].slot.pin_group == first.pin_group && takes_in(waiting_[i]))
+      running.slots.push_back(waiting_[i].slot.index);
+    std::uint64_t operation_count = stream_.copy(run_);
     running.ticket = stream_.record();
     for (const std::uint32_t index : running.slots)
       started_.push_back({index, std::exchange(operation_count, 0)});
     running_.push_back(std::move(running));
-    i = next;
   }
   waiting_.clear();
   copies_.clear();

@@ -1,5 +1,6 @@
 // Filled slots on their way to the device. Those that became neighbours while earlier copies were under way
-// go as one copy: the copy engine pauses between copies. One thread at a time.
+// go together: as one copy, since the copy engine pauses between copies, or, where they scatter, by one
+// kernel. One thread at a time.
 #pragma once
 
 #include "gpu/gpu.hpp"
@@ -49,12 +50,13 @@ class CopyRuns {
     std::vector<std::uint32_t> slots;
   };
 
-  [[nodiscard]] std::span<Copy> copies_of(const Waiting& waiting);
-  bool append(Copy& run, const Waiting& last, const Waiting& next);
+  [[nodiscard]] std::span<const Copy> copies_of(const Waiting& waiting) const;
+  [[nodiscard]] bool takes_in(const Waiting& next);
 
   CopyStream& stream_;
   std::vector<Waiting> waiting_;
   std::vector<Copy> copies_;  // of all that waits
+  std::vector<Copy> run_;     // what goes together
   std::deque<Running> running_;
   std::vector<StartedSlot> started_;
   std::vector<std::uint32_t> ended_;

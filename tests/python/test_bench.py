@@ -23,6 +23,7 @@ import bench  # noqa: E402
 import checkpoints  # noqa: E402
 import commands  # noqa: E402
 import counters  # noqa: E402
+import limits  # noqa: E402
 import machine  # noqa: E402
 import matrix  # noqa: E402
 import outcomes  # noqa: E402
@@ -282,6 +283,7 @@ def test_many_small_tensors_are_compared_together(pair, monkeypatch):
     calls = []
     together = verification._are_equal_together
     monkeypatch.setattr(verification, "TOGETHER_MIN", 2)
+    monkeypatch.setattr(verification, "TOGETHER_ON", ("cpu",))
     monkeypatch.setattr(verification, "_are_equal_together",
                         lambda *words: calls.append(together(*words)) or calls[-1])
     tensors = loaded(pair[0])
@@ -369,6 +371,17 @@ def test_limits(state, device, rate):
     limits = {"page_cache": 20.0, "pinned": 55.0, "storage": 2.0}
     assert outcomes.limit_rate(state, limits, device)[0] == rate
     assert outcomes.limit_rate(state, {}, device) is None
+
+
+def test_storage_is_measured_by_io_uring_where_that_is_built(pair, tmp_path, monkeypatch):
+    program = tmp_path / "inrush_bench_storage"
+    program.write_text("#!/bin/sh\necho '{\"size\": 1, \"depth\": 2, \"gb_per_s\": 3.5}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(commands, "built", lambda name: str(program) if name == program.name else None)
+    assert limits.measure("storage", pair[0], "cpu", 0.01)["best"] == 3.5e9
+    program.write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setattr(limits, "sweep", lambda reads, counts, sizes: [{"threads": 1, "gb_per_s": 1.5}])
+    assert limits.measure("storage", pair[0], "cpu", 0.01)["best"] == 1.5e9
 
 
 # Resumption
@@ -473,11 +486,14 @@ def test_pairs_stay_until_their_room_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "lacks_room",
                         lambda folder, shape, scale: "full" if len(made) > 1 or shape == "moe" else None)
     pairs = checkpoints.Pairs(1.0, None)
-    for shape in ("gib", "small", "gib", "large"):
-        pairs.take(tmp_path, shape)
-    assert made == ["small", "large"]
+    for shape in ("gib", "small", "gib"):
+        pairs.take(tmp_path, shape, [])
+    pairs.take(tmp_path, "large", ["llama", "gib", "small"])
+    assert made == ["gib", "large"]
+    pairs.take(tmp_path, "llama", ["gib"])
+    assert made == ["gib", "llama"]
     with pytest.raises(checkpoints.NoRoom, match="full"):
-        pairs.take(tmp_path, "moe")
+        pairs.take(tmp_path, "moe", [])
     assert not made
 
 
@@ -609,7 +625,8 @@ def test_counters_are_tried_on_memory_of_known_size(monkeypatch, counted, pinned
         bytes_of["registered"] += size
 
     cuda = types.SimpleNamespace(synchronize=lambda device: None, cudart=lambda: types.SimpleNamespace(
-        cudaHostRegister=register, cudaHostUnregister=lambda pointer: register(pointer, -counters.TRIED_BYTES)))
+        cudaHostRegister=register,
+        cudaHostUnregister=lambda pointer: register(pointer, -counters.TRIED_BYTES)))
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch, "empty_like", lambda source, device: types.SimpleNamespace(

@@ -110,6 +110,15 @@ TEST_F(CopyRunsTest, RowsAndPiecesOfManyCopiesStayWhole) {
   EXPECT_EQ(stream_.calls[2][0].row_count, 2U);
 }
 
+TEST_F(CopyRunsTest, PiecesOfManyCopiesGoTogetherWhereTheyWerePinnedTogether) {
+  const std::vector<Copy> two = {of_slot(1, 10), of_slot(1, 30)};
+  for (std::uint32_t slot = 1; slot < 4; ++slot) runs_.add({slot, slot / 3}, two);
+  EXPECT_EQ(start(), (std::vector<std::uint64_t>{4, 0, 2}));
+  EXPECT_EQ(stream_.calls.size(), 2U);
+  stream_.end(1);
+  EXPECT_EQ(take_ended(), (std::vector<std::uint32_t>{1, 2}));
+}
+
 TEST_F(CopyRunsTest, ARunIsAtMostWhatOneCallPins) {
   for (std::uint32_t slot = 0; slot < 20; ++slot) add(slot, slot);
   static_cast<void>(start());
