@@ -98,6 +98,8 @@ install:  ## install the library and the command below PREFIX (/usr/local)
 	@cmake --install build/release --prefix $(PREFIX)
 
 bench:  ## inrush beside every other loader; QUICK=1: 8 minutes; OUT=FOLDER; ARGUMENTS='--state warm'
+	@tools/setup.sh build
+	@$(call build,release)
 	@$(MAKE) wheel >/dev/null
 	@bench/setup.sh
 	@build/bench/venv/bin/python bench/bench.py --out $(OUT) $(if $(QUICK),--quick) $(ARGUMENTS)

@@ -309,13 +309,13 @@ def run(bench: Bench, cases: list[Case]) -> list[str]:
     undone = [case.key for case in cases]
     pairs = checkpoints.Pairs(arguments.scale, bench.deadline)
     try:
-        for case in cases:
+        for index, case in enumerate(cases):
             if bench.is_late():
                 break
             try:
                 folder = arguments.tmpfs if case.state == "tmpfs" else arguments.folder
                 started = time.monotonic()
-                pair = pairs.take(folder, case.shape)
+                pair = pairs.take(folder, case.shape, [later.shape for later in cases[index:]])
                 print(f"checkpoints of {case.key}: {time.monotonic() - started:.1f} s", flush=True)
                 if bench.run_case(case, pair):
                     undone.remove(case.key)
@@ -344,7 +344,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shape", action="append", choices=matrix.SHAPES)
     parser.add_argument("--folder", type=Path, default=Path("build/bench/checkpoints"))
     parser.add_argument("--tmpfs", type=Path, default=Path("/dev/shm"))
-    parser.add_argument("--scale", type=float, help="1: sizes of the issue; on the CPU target 0.06")
+    parser.add_argument("--scale", type=float, help="of all sizes; else 1 or what has room, CPU target 0.06")
     parser.add_argument("--device", default="auto", help="cuda:0, cpu; auto: the GPU if there is one")
     parser.add_argument("--pairs", type=int, default=5, help="rounds; 5 make a claim")
     parser.add_argument("--only", action="append", help="these loaders; ours must be among them")
@@ -363,7 +363,8 @@ def parse() -> argparse.Namespace:
     arguments.machine = machine.ask(arguments.device, arguments.folder)
     arguments.device = arguments.machine["device"]
     if arguments.scale is None:
-        arguments.scale = 0.06 if arguments.device == "cpu" else 1.0
+        on_cpu = arguments.device == "cpu"
+        arguments.scale = 0.06 if on_cpu else checkpoints.fitting_scale(arguments.folder)
     return arguments
 
 

@@ -111,22 +111,25 @@ class Pair:
 
 
 class Pairs:
-    """Those of one call. One that is there stays until another needs its room, the oldest goes first."""
+    """Those of one call. One that is there stays until another needs its room."""
 
     def __init__(self, scale: float, until: float | None) -> None:
         self._scale = scale
         self._until = until
         self._made: dict[tuple[Path, str], Pair] = {}
 
-    def take(self, folder: Path, shape: str) -> Pair:
-        """NoRoom or NoTime where there is none."""
+    def take(self, folder: Path, shape: str, coming: list[str]) -> Pair:
+        """NoRoom or NoTime where there is none. The one whose shape comes last again goes first."""
+        def turn(other: tuple[Path, str]) -> int:
+            return coming.index(other[1]) if other[1] in coming else len(coming)
+
         key = folder, shape
         if key not in self._made:
             while (why := lacks_room(folder, shape, self._scale)) is not None:
                 others = [other for other in self._made if other[0] == folder]
                 if not others:
                     raise NoRoom(why)
-                self._made.pop(others[0]).close()
+                self._made.pop(max(others, key=turn)).close()
             self._made[key] = Pair(folder, shape, self._scale, self._until)
         return self._made[key]
 
@@ -158,6 +161,12 @@ def needed_bytes(shape: str, scale: float) -> int:
     sizes = {"large": 16.1e9, "large-1": 16.1e9, "large-16": 16.1e9, "gib": 1.08e9, "small": 2.15e9,
              "scalars": 8e9, "llama": 16.1e9, "moe": 14e9}  # fmt: skip
     return int(2 * sizes[shape] * max(min(scale, 1), 0.002))
+
+
+def fitting_scale(folder: Path) -> float:
+    """1, or where the largest shape would find no room the hundredths of it that do."""
+    room = shutil.disk_usage(folder).free - ROOM_SPARE_BYTES
+    return min(max(int(100 * room / needed_bytes("large", 1)), 1) / 100, 1.0)
 
 
 def lacks_room(folder: Path, shape: str, scale: float) -> str | None:

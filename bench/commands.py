@@ -23,7 +23,7 @@ SETTINGS = {
     TINY: "the same of a checkpoint of 4 KiB",
     CONTEXT: "cuInit and cuDevicePrimaryCtxRetain in a process that does nothing else",
 }
-PLACES = ("build/release/inrush", "build/gpu/inrush", "build/dev/inrush")
+FOLDERS = ("release", "gpu", "dev")
 MAKE_CONTEXT = """
 import ctypes, sys, time
 start = time.perf_counter()
@@ -38,9 +38,13 @@ print(time.perf_counter() - start)
 
 def find(asked: str | None) -> str | None:
     """The command: the one asked for, one built here, or the one on the path."""
-    root = Path(__file__).parents[1]
-    built = [str(root / place) for place in PLACES if (root / place).exists()]
-    return asked or next(iter(built), None) or shutil.which("inrush")
+    return asked or built("inrush") or shutil.which("inrush")
+
+
+def built(name: str) -> str | None:
+    """A program of this repository, from the first folder of build/ that has it."""
+    places = [Path(__file__).parents[1] / "build" / folder / name for folder in FOLDERS]
+    return next((str(place) for place in places if place.exists()), None)
 
 
 def trial(name: str, command: str | None, folders: list[Path], device: str) -> dict[str, Any]:

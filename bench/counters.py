@@ -16,8 +16,8 @@ TRIED_BYTES = 256 << 20
 COPIED_BYTES = 8 << 30  # a counter of 32 bits would wrap
 SLACK = 0.1
 PAGE_BYTES = mmap.PAGESIZE
-# Of /proc/meminfo, what is counted by use. Without the free pages that each CPU has on lists of its own, which
-# come to hundreds of megabytes, the rest of the memory is what drivers took for themselves: cudaHostAlloc has
+# Of /proc/meminfo, what is counted by use. Without the free pages that each CPU has on lists of its own, at
+# times hundreds of megabytes, the rest of the memory is what drivers took for themselves: cudaHostAlloc has
 # its pages there. While 256 MiB of a program's memory came and went it moved by 3 MiB at most (Linux 6.18).
 TRACKED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables",
            "SecPageTables")  # fmt: skip
@@ -91,7 +91,7 @@ def facts(device: str) -> dict[str, Any]:
     """{"pinned_counter": "process", "machine" or None, "pcie_counter": field or None} and what was seen."""
     try:
         return _try_all(device)
-    except Exception as error:  # noqa: BLE001  /proc of some containers, drivers without a counter: no figures
+    except Exception as error:  # noqa: BLE001  /proc of some containers, drivers that lack a counter
         why = f"{type(error).__name__}: {error}"
         return {"pinned_counter": None, "pinned_seen": {}, "pcie_counter": None, "pcie_seen": {}, "why": why}
 

@@ -3,7 +3,8 @@
 
     limits.py --what storage,page_cache,pinned --cpus 0 --device cpu FILE...
 
-storage     O_DIRECT reads, threads x size; the page cache is neither used nor filled
+storage     O_DIRECT reads, size x depth by io_uring where inrush_bench_storage (bench/load/storage.cpp) is
+            built, else size x threads; the page cache is neither used nor filled
 page_cache  buffered reads of the first half of each file, which must be resident, into memory that is reused
 pinned      copies of 1, 4, 16 and 64 MiB from pinned memory on one stream, through torch
 """
@@ -14,10 +15,14 @@ import argparse
 import json
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import commands
 
 MIB = 1 << 20
 
@@ -88,6 +93,12 @@ def sweep(reads: Reads, counts: list[int], sizes: list[int]) -> list[dict[str, A
 
 
 def storage(files: list[str], seconds: float) -> list[dict[str, Any]]:
+    program = commands.built("inrush_bench_storage")
+    if program is not None:
+        done = subprocess.run([program, str(seconds), *files], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return [json.loads(line) for line in done.stdout.splitlines()]
+        print(f"limits: {done.stderr.strip()}; threads read instead", file=sys.stderr)
     return sweep(Reads(files, True, seconds), [1, 4, 16], [MIB, 4 * MIB, 16 * MIB])
 
 

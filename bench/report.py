@@ -232,7 +232,7 @@ def _settings(rows: Rows) -> str:
 # The picture
 
 OURS, OTHERS, LIMIT = "#0b6e4f", "#8d99ae", "#c1121f"
-PANELS_MAX = 12
+PANELS_MAX = 15
 
 
 def draw(rows: Rows, path: Path) -> str:

@@ -74,8 +74,14 @@ struct Progress {
   double seconds = 0;  // since start()
 };
 
-// Destroying it cancels, drains and frees. next() and get() are for one consumer thread; the rest may be
-// called from any.
+// Where a take() ends although more has arrived.
+struct TakeLimits {
+  std::uint64_t bytes_max = UINT64_MAX;  // reached or passed by the last tensor
+  std::size_t count_max = SIZE_MAX;      // at least 1
+};
+
+// Destroying it cancels, drains and frees. next(), take() and get() are for one consumer thread; the rest may
+// be called from any.
 class INRUSH_API Load {
  public:
   virtual ~Load() = default;
@@ -87,6 +93,9 @@ class INRUSH_API Load {
   [[nodiscard]] virtual std::optional<Tensor> next() = 0;
   // As above, but comes back with nothing once `wait_max` has passed; done() tells the two apart.
   [[nodiscard]] virtual std::optional<Tensor> next_for(std::chrono::nanoseconds wait_max) = 0;
+  // As next(), but all that has arrived within `limits`; nothing when all were handed out. For many small
+  // tensors: 0.1 to 0.15 us each, where next() takes 0.37.
+  [[nodiscard]] virtual std::vector<Tensor> take(const TakeLimits& limits) = 0;
   // The tensor of that name, read before all others. It may exceed the window by its slab and never waits for
   // others to be taken. Throws invalid_request if it is not part of the load or was already taken.
   [[nodiscard]] virtual Tensor get(std::string_view name) = 0;

@@ -77,7 +77,8 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// One read of one file, at most piece_bytes_max long, and what of it goes where. It fills part of one slab.
+// One read of one file, at most piece_bytes_max long unless it is a window, and what of it goes where. It
+// fills part of one slab.
 struct Piece {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
@@ -102,6 +103,9 @@ struct Plan {
   std::vector<PathChoice> paths;  // all, with the reasons
   PageCachePolicy page_cache = PageCachePolicy::bypass;  // of cold ranges: keep or bypass
   std::string page_cache_rule;                           // which rule chose it
+  // With one or two CPUs: ranges in the page cache are registered and copied from where they lie, a piece a
+  // window, so that no byte passes through a CPU.
+  bool page_cache_windows = false;
   std::uint32_t reader_count = 1;
   std::uint32_t slot_count = 2;    // slots of the staging ring; 0 where there is no piece
   std::uint64_t slot_bytes = 0;    // a power of two up to 2 MiB, whole huge pages above

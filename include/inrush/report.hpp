@@ -19,7 +19,7 @@ struct PathBytes {
   // Of cuFile: "storage -> device (cuFile P2PDMA)", "... (cuFile nvidia-fs)", "... (cuFile, way unproven)",
   // "storage -> host -> device (cuFile compat)"
   std::string path;  // "page cache -> ring", "storage -> page cache -> ring", "O_DIRECT -> ring", "page cache
-                     // -> in place", ...
+                     // -> in place", "page cache -> device (registered windows)", ...
   std::uint64_t bytes = 0;
 
   bool operator==(const PathBytes&) const = default;
@@ -68,6 +68,7 @@ struct Report {
   std::vector<Fallback> fallbacks;
   std::uint64_t pinned_peak_bytes = 0;       // by this load
   std::uint64_t staging_peak_bytes = 0;      // the ring, pinned or not
+  std::uint64_t window_peak_bytes = 0;       // page cache that was pinned to be copied from, beside the ring
   std::uint64_t host_peak_bytes = 0;         // of the whole process: the kernel's VmHWM
   std::vector<std::string> notes;            // of discovery and of the load
   std::vector<std::string> suspect_tensors;  // already handed out when their file turned out to have changed

@@ -232,6 +232,8 @@ class Report:
     @property
     def staging_peak_bytes(self) -> int: ...
     @property
+    def window_peak_bytes(self) -> int: ...
+    @property
     def host_peak_bytes(self) -> int: ...
     @property
     def notes(self) -> list[str]: ...
@@ -276,11 +278,39 @@ class Request:
     targets_stream: int | None
 
 @final
+class Views:
+    """Loaded tensors as a framework's views of memory that Request.allocate gave.
+
+    form: (dtype as the file format names it, shape, bytes) to (the framework's element type, shape, strides).
+        Called once for each dtype and shape.
+    base: (what allocate() returned as the owner, element type) to (the owner's memory as one array of that
+        type, its address, bytes of an element). Called once for each pair until forget().
+    view: (array, shape, strides, offset in elements) to the view. Called for each tensor.
+    empty: makes what stands for a tensor without bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        form: Callable[[str, tuple[int, ...], int], tuple[Any, tuple[int, ...], tuple[int, ...]]],
+        base: Callable[[Any, Any], tuple[Any, int, int]],
+        view: Callable[..., Any],
+        empty: Callable[[Tensor], Any],
+    ) -> None: ...
+    def of(self, tensor: Tensor) -> Any: ...
+    def forget(self) -> None:
+        """Lets go of all memory that is kept for the next view of it."""
+
+@final
 class Load:
     """A load in progress, for one consumer thread."""
 
     def take(self, bytes_max: int = ...) -> list[Tensor]:
         """Waits for what arrives next, at least one tensor; stops at `bytes_max`. [] once all were taken."""
+    def take_views(self, views: Views, into: dict[str, Any]) -> int:
+        """The same, but puts views of at most 1024 tensors into the dict by name. How many; 0 once all were
+        taken. What a function of `views` raises comes out, and the tensors of this call are lost.
+        """
     def cancel(self) -> None:
         """The load ends with `cancelled` soon. From any thread."""
     def close(self) -> None:

@@ -44,7 +44,13 @@ class CudaGpu final : public Gpu {
   [[nodiscard]] DeviceMemoryInfo memory_info() const override;
   [[nodiscard]] std::shared_ptr<void> allocate(std::uint64_t size_bytes,
                                                std::uint64_t alignment_bytes) override;
-  [[nodiscard]] std::shared_ptr<void> pin(std::span<std::byte> memory, std::string& refusal) override;
+  [[nodiscard]] std::shared_ptr<void> pin(std::span<std::byte> memory, std::string& refusal) override {
+    return register_memory(memory, cu_register_portable, refusal);
+  }
+  [[nodiscard]] std::shared_ptr<void> pin_read_only(std::span<std::byte> memory,
+                                                    std::string& refusal) override {
+    return register_memory(memory, cu_register_portable | cu_register_read_only, refusal);
+  }
   [[nodiscard]] std::unique_ptr<CopyStream> open_stream() override {
     return std::make_unique<CudaCopyStream>(context_);
   }
@@ -57,6 +63,8 @@ class CudaGpu final : public Gpu {
   }
 
  private:
+  [[nodiscard]] std::shared_ptr<void> register_memory(std::span<std::byte> memory, unsigned flags,
+                                                      std::string& refusal) const;
   [[nodiscard]] Error no_memory(std::uint64_t wanted_bytes) const;
 
   std::shared_ptr<const CudaContext> context_;
@@ -95,10 +103,10 @@ std::shared_ptr<void> CudaGpu::allocate(std::uint64_t size_bytes, std::uint64_t 
   return {block, pointer_to(round_up(address, alignment_bytes))};
 }
 
-std::shared_ptr<void> CudaGpu::pin(std::span<std::byte> memory, std::string& refusal) {
+std::shared_ptr<void> CudaGpu::register_memory(std::span<std::byte> memory, unsigned flags,
+                                               std::string& refusal) const {
   const CudaBinding binding(*context_);
-  const CuResult result =
-      context_->table().mem_host_register(memory.data(), memory.size(), cu_register_portable);
+  const CuResult result = context_->table().mem_host_register(memory.data(), memory.size(), flags);
   if (result != CuResult::success) {
     refusal = fmt::format("{}: cuMemHostRegister of {} of HOST memory: {}{}", device_name(device()),
                           bytes_text(memory.size()), cuda_result_text(context_->table(), result),

@@ -67,6 +67,7 @@ struct CuCopy2D {
 
 inline constexpr int cu_version_floor = 12000;         // driver 525
 inline constexpr unsigned cu_register_portable = 1;    // pinned for every context of the process
+inline constexpr unsigned cu_register_read_only = 8;   // by the device; mappings for reading need it
 inline constexpr unsigned cu_stream_non_blocking = 1;  // never waits for the legacy default stream
 inline constexpr unsigned cu_event_no_timing = 2;
 inline constexpr unsigned cu_wait_until_at_least = 0;  // the word, less the value, is not negative

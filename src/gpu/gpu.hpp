@@ -31,8 +31,8 @@ class CopyStream {
  public:
   virtual ~CopyStream() = default;
   // Starts the copies, in any order among themselves. Each source stays valid and unchanged until a ticket
-  // recorded afterwards is reached. Sources in host memory were pinned by one call, or none of them is pinned.
-  // Returns the number of operations that the device was given. Throws device_failed.
+  // recorded afterwards is reached. Sources in host memory were pinned by one call, or none of them is
+  // pinned. Returns the number of operations that the device was given. Throws device_failed.
   virtual std::uint64_t copy(std::span<const Copy> copies) = 0;
   // Why many small copies go one by one; empty where they need not, or none was asked for.
   [[nodiscard]] virtual const std::string& kernel_refusal() const noexcept = 0;
@@ -88,6 +88,9 @@ class Gpu {
   // Pins host memory for as long as the result lives; the memory must live longer. Null where it is refused:
   // `refusal` says why.
   [[nodiscard]] virtual std::shared_ptr<void> pin(std::span<std::byte> memory, std::string& refusal) = 0;
+  // The same for memory that nobody may write to, as a mapping for reading is.
+  [[nodiscard]] virtual std::shared_ptr<void> pin_read_only(std::span<std::byte> memory,
+                                                            std::string& refusal) = 0;
   [[nodiscard]] virtual std::unique_ptr<CopyStream> open_stream() = 0;
   // Blocks. Throws device_failed.
   virtual void copy_to_host(const void* source, std::span<std::byte> target) = 0;

@@ -62,6 +62,10 @@ class HostGpu final : public Gpu {
   [[nodiscard]] std::shared_ptr<void> pin(std::span<std::byte> memory, std::string& /*refusal*/) override {
     return {memory.data(), [](void*) noexcept {}};
   }
+  [[nodiscard]] std::shared_ptr<void> pin_read_only(std::span<std::byte> memory,
+                                                    std::string& refusal) override {
+    return pin(memory, refusal);
+  }
   [[nodiscard]] std::unique_ptr<CopyStream> open_stream() override {
     return std::make_unique<HostCopyStream>();
   }

@@ -21,9 +21,9 @@ RingShape ring_shape(const Plan& plan) { return {plan.slot_bytes, slot_count}; }
 
 std::string_view LoadGds::name() const { return parts_.plan.path == "gds" ? "GDS" : "cuFile compat"; }
 
-GdsParts LoadGds::path_parts() {
+OwnSlots LoadGds::slots() {
   return {.reads = [this] { return reads(); },
-          .resident = parts_.plan.path_is_forced ? ResidentRanges::by_cufile : ResidentRanges::staged,
+          .ranges = parts_.plan.path_is_forced ? OwnSlotRanges::all : OwnSlotRanges::cold,
           .name = name()};
 }
 

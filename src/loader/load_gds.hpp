@@ -8,7 +8,7 @@
 #include "loader/cufile_opening.hpp"
 #include "loader/load_report.hpp"
 #include "loader/staging_pool.hpp"
-#include "transfer/piece_run.hpp"
+#include "transfer/gds_reads.hpp"
 
 #include <memory>
 #include <string_view>
@@ -30,7 +30,7 @@ class LoadGds {
   LoadGds& operator=(const LoadGds&) = delete;
 
   // For the path; it asks this object, which must outlive it.
-  [[nodiscard]] GdsParts path_parts();
+  [[nodiscard]] OwnSlots slots();
   // Once nothing is in flight: writes into the report which way the bytes came. Where the library went by its
   // compat mode although that was forbidden, no later load of this Loader uses it.
   void judge();

@@ -8,6 +8,7 @@
 #include "loader/load_gds.hpp"
 #include "transfer/gds_path.hpp"
 #include "transfer/staged_path.hpp"
+#include "transfer/window_reads.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@ namespace {
 // the first few there is a pause.
 constexpr std::uint32_t slabs_ahead = 2;
 constexpr auto allocation_pause = std::chrono::microseconds(50);
+// One is filled and one copied from; the third is ready when either ends.
+constexpr std::uint32_t window_count = 3;
 
 Clock::time_point deadline_of(const LoadParts& parts) {
   return parts.request.deadline.count() > 0 ? later(parts.start, parts.request.deadline)
@@ -125,19 +128,33 @@ void LoadImpl::run_transfer() {
                      .fallbacks = fallbacks_,
                      .stop = stop_,
                      .before_direct = [this] { register_ring(); }};
-  if (parts_.cufile == nullptr) return StagedPath(std::move(staged)).run(parts_.plan, *this);
+  if (parts_.cufile == nullptr) return run_staged(std::move(staged));
   LoadGds gds({.plan = parts_.plan,
                .opening = *parts_.cufile,
                .staging = *staging_,
                .fallbacks = fallbacks_,
                .report = report_});
   try {
-    GdsPath(std::move(staged), gds.path_parts()).run(parts_.plan, *this);
+    GdsPath(std::move(staged), gds.slots()).run(parts_.plan, *this);
   } catch (...) {
     gds.judge();
     throw;
   }
   gds.judge();
+}
+
+void LoadImpl::run_staged(StagedParts staged) {
+  if (!parts_.plan.page_cache_windows) return StagedPath(std::move(staged)).run(parts_.plan, *this);
+  WindowReads windows(parts_.gpu, {parts_.plan.slot_bytes, window_count});
+  OwnSlots slots{
+      .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::cached, .name = "page cache windows"};
+  try {
+    StagedPath(std::move(staged), std::move(slots)).run(parts_.plan, *this);
+  } catch (...) {
+    report_.set_windows(windows.peak_bytes());
+    throw;
+  }
+  report_.set_windows(windows.peak_bytes());
 }
 
 void LoadImpl::run_path() noexcept {
@@ -351,26 +368,41 @@ SlabMemory LoadImpl::allocate_memory(const Slab& slab) {
 std::optional<Tensor> LoadImpl::next() { return next_for(std::chrono::nanoseconds::max()); }
 
 std::optional<Tensor> LoadImpl::next_for(std::chrono::nanoseconds wait_max) {
+  std::optional<LoadState::Taken> taken;
+  take_until(later(Clock::now(), wait_max), [&] {
+    taken = state_->take_next();
+    return taken.has_value();
+  });
+  return taken ? std::optional(make_tensor(*taken)) : std::nullopt;
+}
+
+std::vector<Tensor> LoadImpl::take(const TakeLimits& limits) {
+  std::vector<LoadState::Taken> taken;
+  take_until(Clock::time_point::max(), [&] {
+    taken = state_->take_ready(limits);
+    return !taken.empty();
+  });
+  std::vector<Tensor> tensors;
+  tensors.reserve(taken.size());
+  for (const LoadState::Taken& one : taken) tensors.push_back(make_tensor(one));
+  return tensors;
+}
+
+// Calls `take` until it says that there was something, and comes back without once all were taken.
+void LoadImpl::take_until(Clock::time_point until, const std::function<bool()>& take) {
   require_own_process();
   try {
-    return next_until(later(Clock::now(), wait_max));
+    while (true) {
+      check_interruption_when_due();
+      allocate_in_window();
+      if (take()) return;
+      if (state_->finished()) return settle();
+      if (Clock::now() >= until) return;
+      state_->wait_for_next(std::min(until, interruption_.due()));
+    }
   } catch (...) {
     settle_if_failed();
     throw;
-  }
-}
-
-std::optional<Tensor> LoadImpl::next_until(Clock::time_point until) {
-  while (true) {
-    check_interruption_when_due();
-    allocate_in_window();
-    if (std::optional<LoadState::Taken> taken = state_->take_next()) return make_tensor(*taken);
-    if (state_->finished()) {
-      settle();
-      return std::nullopt;
-    }
-    if (Clock::now() >= until) return std::nullopt;
-    state_->wait_for_next(std::min(until, interruption_.due()));
   }
 }
 

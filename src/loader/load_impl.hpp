@@ -11,6 +11,7 @@
 #include "loader/load_report.hpp"
 #include "loader/load_state.hpp"
 #include "loader/staging_pool.hpp"
+#include "transfer/piece_run.hpp"
 #include "transfer/transfer_path.hpp"
 
 #include <sys/types.h>
@@ -18,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +67,7 @@ class LoadImpl final : public Load, private TransferSink {
 
   [[nodiscard]] std::optional<Tensor> next() override;
   [[nodiscard]] std::optional<Tensor> next_for(std::chrono::nanoseconds wait_max) override;
+  [[nodiscard]] std::vector<Tensor> take(const TakeLimits& limits) override;
   [[nodiscard]] Tensor get(std::string_view name) override;
   [[nodiscard]] bool done() const override;
   void cancel() noexcept override;
@@ -95,6 +98,7 @@ class LoadImpl final : public Load, private TransferSink {
   void run_path() noexcept;
   void register_ring();
   void run_transfer();
+  void run_staged(StagedParts staged);
   void tell_ended(std::exception_ptr error) noexcept;
   [[nodiscard]] Error with_progress(const Error& error) const;
   [[nodiscard]] std::vector<std::string> taken_tensors_of_changed_file() const;
@@ -111,7 +115,7 @@ class LoadImpl final : public Load, private TransferSink {
   void note_allocated();
   void allocate_slab(std::uint32_t slab);
   [[nodiscard]] SlabMemory allocate_memory(const Slab& slab);
-  [[nodiscard]] std::optional<Tensor> next_until(Clock::time_point until);
+  void take_until(Clock::time_point until, const std::function<bool()>& take);
   [[nodiscard]] Tensor wait_for_tensor(std::uint32_t placement);
   [[nodiscard]] Tensor make_tensor(const LoadState::Taken& taken) const;
   void set_empty_target(Tensor& tensor) const;

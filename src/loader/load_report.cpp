@@ -44,6 +44,11 @@ void LoadReport::set_staging(StagingUse use) {
   report_.fallbacks = std::move(use.fallbacks);
 }
 
+void LoadReport::set_windows(std::uint64_t peak_bytes) {
+  const std::lock_guard lock(mutex_);
+  report_.window_peak_bytes = peak_bytes;
+}
+
 void LoadReport::set_suspects(std::vector<std::string> names) {
   const std::lock_guard lock(mutex_);
   report_.suspect_tensors = std::move(names);

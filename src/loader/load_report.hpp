@@ -35,6 +35,8 @@ class LoadReport {
   void add_tensors(std::uint64_t count);
   void add_orphans(std::uint64_t count);
   void set_staging(StagingUse use);
+  // Of the page cache, registered at one time.
+  void set_windows(std::uint64_t peak_bytes);
   void set_suspects(std::vector<std::string> names);
   // What is known of the reads by cuFile. `configured`: the path of the plan.
   void set_proof(const GdsProof& proof, const std::string& configured);

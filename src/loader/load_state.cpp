@@ -63,6 +63,23 @@ void LoadState::allocated(std::uint32_t slab, SlabMemory memory) {
 
 std::optional<LoadState::Taken> LoadState::take_next() {
   const std::lock_guard lock(mutex_);
+  return take_next_locked();
+}
+
+std::vector<LoadState::Taken> LoadState::take_ready(const TakeLimits& limits) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Taken> taken;
+  std::uint64_t taken_bytes = 0;
+  while (taken.size() < limits.count_max && taken_bytes < limits.bytes_max) {
+    std::optional<Taken> next = take_next_locked();
+    if (!next) break;
+    taken_bytes += plan_.placements[next->placement].size_bytes;
+    taken.push_back(std::move(*next));
+  }
+  return taken;
+}
+
+std::optional<LoadState::Taken> LoadState::take_next_locked() {
   if (error_ != nullptr) std::rethrow_exception(error_);
   while (!sealed_ && !ready_.empty()) {
     const std::uint32_t placement = ready_.front();

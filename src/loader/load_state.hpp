@@ -3,6 +3,7 @@
 // slabs' memory.
 #pragma once
 
+#include <inrush/loader.hpp>
 #include <inrush/plan.hpp>
 
 #include "base/clock.hpp"
@@ -48,6 +49,8 @@ class LoadState {
   void allocated(std::uint32_t slab, SlabMemory memory);
   // The next complete tensor in order of arrival; nothing if none is complete. Rethrows what ended the load.
   [[nodiscard]] std::optional<Taken> take_next();
+  // The same for all that are complete, within the limits.
+  [[nodiscard]] std::vector<Taken> take_ready(const TakeLimits& limits);
   // The same for one placement that was not taken yet.
   [[nodiscard]] std::optional<Taken> take(std::uint32_t placement);
   [[nodiscard]] bool is_taken(std::uint32_t placement) const;
@@ -98,6 +101,7 @@ class LoadState {
     std::uint64_t held_bytes = 0;       // allocated, less what was taken
   };
 
+  [[nodiscard]] std::optional<Taken> take_next_locked();
   [[nodiscard]] Taken take_locked(std::uint32_t placement);
   [[nodiscard]] bool has_piece_locked();
 

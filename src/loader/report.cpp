@@ -127,6 +127,13 @@ void add_reads(std::string& text, const Report& report) {
   add_line(text, "reads", line);
 }
 
+void add_copies(std::string& text, const Report& report) {
+  if (report.copy_count == 0) return;  // reads into place need none
+  const double per_gb =
+      static_cast<double>(report.copy_count) * 1e9 / static_cast<double>(report.loaded_bytes);
+  add_line(text, "copies", fmt::format("{} by the device, {:.0f} per GB", report.copy_count, per_gb));
+}
+
 void add_stages(std::string& text, const Stages& stages) {
   std::string line;
   for (const NamedStage& stage : stages_of(stages)) {
@@ -170,6 +177,7 @@ std::string report_to_json(const Report& report) {
       {"fallbacks", json_fallbacks(report.fallbacks)},
       {"pinned_peak_bytes", report.pinned_peak_bytes},
       {"staging_peak_bytes", report.staging_peak_bytes},
+      {"window_peak_bytes", report.window_peak_bytes},
       {"host_peak_bytes", report.host_peak_bytes},
       {"notes", json_strings(report.notes)},
       {"suspect_tensors", json_strings(report.suspect_tensors)},
@@ -183,11 +191,15 @@ std::string report_to_text(const Report& report) {
   add_line(text, "path", report.path);
   add_ways(text, report);
   add_reads(text, report);
+  add_copies(text, report);
   add_stages(text, report.seconds);
   add_line(text, "memory",
            fmt::format(
                "staging peak {} ({} pinned), process peak {}", engine::bytes_text(report.staging_peak_bytes),
                engine::bytes_text(report.pinned_peak_bytes), engine::bytes_text(report.host_peak_bytes)));
+  if (report.window_peak_bytes > 0)
+    add_line(text, "windows",
+             engine::bytes_text(report.window_peak_bytes) + " of page cache registered at one time");
   add_fallbacks(text, report.fallbacks);
   add_list(text, "notes", report.notes);
   add_list(text, "suspect", printable_names("", report.suspect_tensors));

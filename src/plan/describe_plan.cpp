@@ -114,6 +114,10 @@ void describe_choices(const Plan& plan, std::string& out) {
   line("ring", fmt::format("{}, {} of {}, {} together", counted(plan.reader_count, "reader"),
                            counted(plan.slot_count, "slot"), bytes_text(plan.slot_bytes),
                            bytes_text(plan.slot_count * plan.slot_bytes)));
+  if (plan.page_cache_windows)
+    line("windows",
+         fmt::format("of up to {} over the page cache, copied from where they lie: there are few CPUs",
+                     bytes_text(plan.slot_bytes)));
   line("reads", fmt::format("{}, {}{}; {}", counted(plan.pieces.size(), "piece"), bytes_text(plan.read_bytes),
                             ratio_text(plan), counted(plan.segments.size(), "segment")));
 }

@@ -35,13 +35,16 @@ Plan plan_of(const Checkpoint& checkpoint, const LoadRequest& request, const Mac
   plan.placements = std::move(layout.placements);
   for (const Placement& placement : plan.placements) plan.loaded_bytes += placement.size_bytes;
 
-  const engine::RingChoice ring = engine::choose_ring(machine, plan.loaded_bytes);
+  const bool is_host = request.device.kind == DeviceKind::cpu;
+  plan.page_cache_windows = !is_host && plan.path == "staged" && engine::takes_windows(machine);
+  const engine::RingChoice ring = plan.page_cache_windows
+                                      ? engine::choose_window_ring(machine, plan.loaded_bytes)
+                                      : engine::choose_ring(machine, plan.loaded_bytes);
   engine::lay_pieces(selected, ring.piece_bytes, plan);
   engine::fit_ring(ring, plan);
   for (const Piece& piece : plan.pieces) plan.read_bytes += piece.size_bytes;
 
   // On the CPU the tensors take host memory beside the pages that are kept; targets have theirs already.
-  const bool is_host = request.device.kind == DeviceKind::cpu;
   engine::PageCacheChoice page_cache = engine::choose_page_cache(
       request.page_cache, plan.read_bytes + (is_host ? engine::allocated_bytes(plan) : 0), machine);
   plan.page_cache = page_cache.policy;

@@ -20,6 +20,11 @@ struct RingChoice {
 // For a load of `wanted_bytes`, before the pieces are known. Throws invalid_request where the staging budget
 // has no room for two slots.
 [[nodiscard]] RingChoice choose_ring(const Machine& machine, std::uint64_t wanted_bytes);
+// Whether few CPUs make windows over the page cache the faster way, and the budget has room for pieces of
+// their size on the way that is left where a window is refused.
+[[nodiscard]] bool takes_windows(const Machine& machine);
+// The ring of such a load.
+[[nodiscard]] RingChoice choose_window_ring(const Machine& machine, std::uint64_t wanted_bytes);
 // Sets reader_count, slot_count and slot_bytes of a plan that has its pieces: never more than they can use.
 void fit_ring(const RingChoice& ring, Plan& plan);
 

@@ -57,12 +57,6 @@ class LogQueue {
   std::deque<std::pair<LogLevel, std::string>> messages_;
 };
 
-// Where one take ends, though more may have arrived.
-struct TakeLimits {
-  std::uint64_t bytes_max = UINT64_MAX;
-  std::size_t count_max = SIZE_MAX;
-};
-
 // Of a take that makes views, so that signals, progress and other threads of Python get their turn: 1 ms of
 // views.
 constexpr std::size_t views_at_once = 1024;
@@ -145,16 +139,7 @@ class LoadObject {
   std::vector<Tensor> arrived(const TakeLimits& limits) {
     std::vector<Tensor> tensors;
     Load& load = open_load();
-    calls_.call([&] {
-      std::uint64_t taken_bytes = 0;
-      std::optional<Tensor> tensor = load.next();
-      while (tensor) {
-        taken_bytes += tensor->size_bytes;
-        tensors.push_back(std::move(*tensor));
-        if (taken_bytes >= limits.bytes_max || tensors.size() >= limits.count_max) break;
-        tensor = load.next_for({});
-      }
-    });
+    calls_.call([&] { tensors = load.take(limits); });
     return tensors;
   }
 

@@ -22,6 +22,7 @@ enum class ReadMode : std::uint8_t {
              // copied
   direct,    // O_DIRECT: offset, length and address are multiples of File::direct_alignment_bytes()
   device,    // into device memory, by a File that can do that; on threads of its own, which mostly sleep
+  mapped,    // the pages themselves, seen through a window of the address space; by a File that can do that
 };
 
 // What one read call did. Short is legal; 0 bytes without an error is the end of the file.

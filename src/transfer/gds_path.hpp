@@ -12,12 +12,12 @@ namespace inrush::engine {
 
 class GdsPath final : public TransferPath {
  public:
-  GdsPath(StagedParts parts, GdsParts gds) : parts_(std::move(parts)), gds_(std::move(gds)) {}
+  GdsPath(StagedParts parts, OwnSlots gds) : parts_(std::move(parts)), gds_(std::move(gds)) {}
   void run(const Plan& plan, TransferSink& sink) override { run_pieces(parts_, &gds_, plan, sink); }
 
  private:
   StagedParts parts_;
-  GdsParts gds_;
+  OwnSlots gds_;
 };
 
 }  // namespace inrush::engine

@@ -5,6 +5,7 @@
 #include "storage/file.hpp"
 #include "transfer/device_ring.hpp"
 #include "transfer/gds_proof.hpp"
+#include "transfer/own_slots.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -15,15 +16,22 @@
 
 namespace inrush::engine {
 
-class GdsReads {
+class GdsReads final : public OwnSlotReads {
  public:
   explicit GdsReads(std::shared_ptr<const DeviceRing> ring);
 
-  [[nodiscard]] const std::shared_ptr<const DeviceRing>& ring() const noexcept { return ring_; }
-  // The file as it is read into the ring by ReadMode::device. `index` stands for the file in this load, and
-  // `range` is the first that is read of it. Throws environment_unfit where the file must go another way.
+  [[nodiscard]] RingShape shape() const noexcept override { return ring_->shape(); }
+  [[nodiscard]] std::span<std::byte> slot(std::uint32_t index) const noexcept override {
+    return ring_->slot(index);
+  }
+  [[nodiscard]] std::shared_ptr<void> owner() const override {
+    return std::const_pointer_cast<DeviceRing>(ring_);
+  }
   [[nodiscard]] std::shared_ptr<const File> open(std::uint32_t index, const std::shared_ptr<const File>& file,
-                                                 ByteRange range);
+                                                 ByteRange range) override;
+  [[nodiscard]] ReadMode mode() const noexcept override { return ReadMode::device; }
+  [[nodiscard]] CopySource source() const noexcept override { return CopySource::device; }
+  [[nodiscard]] std::string error_text(int error) const override { return cufile_error_text(error); }
   // What is known of the reads so far. Any thread.
   [[nodiscard]] GdsProof proof() const;
 

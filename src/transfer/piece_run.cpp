@@ -25,8 +25,13 @@ using namespace std::chrono_literals;
 
 std::string_view route_name(Route route) noexcept {
   static constexpr std::array<std::string_view, route_count> names = {
-      "page cache -> ring",     "storage -> page cache -> ring",     "O_DIRECT -> ring",
-      "page cache -> in place", "storage -> page cache -> in place", "cuFile, not judged yet"};
+      "page cache -> ring",
+      "storage -> page cache -> ring",
+      "O_DIRECT -> ring",
+      "page cache -> in place",
+      "storage -> page cache -> in place",
+      "page cache -> device (registered windows)",
+      "cuFile, not judged yet"};
   return names.at(static_cast<std::size_t>(route));
 }
 
@@ -66,6 +71,9 @@ bool is_one_run(const Piece& piece, std::span<const Segment> segments) {
          segments[0].row_bytes == piece.size_bytes;
 }
 
+// Into a slot that its way of reading brings along.
+bool is_own(ReadMode mode) { return mode == ReadMode::device || mode == ReadMode::mapped; }
+
 Route route_of(ReadMode mode, bool in_place) {
   switch (mode) {
     case ReadMode::buffered:
@@ -74,6 +82,8 @@ Route route_of(ReadMode mode, bool in_place) {
       return in_place ? Route::populated_place : Route::populated_ring;
     case ReadMode::direct:
       return Route::direct_ring;
+    case ReadMode::mapped:
+      return Route::cached_window;
     case ReadMode::device:
       break;
   }
@@ -88,9 +98,9 @@ bool refuses_direct(int error) {
 
 class PieceRun {
  public:
-  PieceRun(StagedParts& parts, const GdsParts* gds, const Plan& plan, TransferSink& sink)
+  PieceRun(StagedParts& parts, const OwnSlots* own, const Plan& plan, TransferSink& sink)
       : parts_(parts),
-        gds_(gds),
+        own_(own),
         plan_(plan),
         sink_(sink),
         host_slot_count_(parts.ring->shape().slot_count),
@@ -147,10 +157,10 @@ class PieceRun {
   };
 
   void fill_slots() {
-    find_gds();
+    find_own_slots();
     while (std::optional<Held> held = next_work()) {
       const ReadMode mode = choose_mode(held->work);
-      std::deque<std::uint32_t>& free = mode == ReadMode::device ? free_on_device_ : free_;
+      std::deque<std::uint32_t>& free = is_own(mode) ? free_own_ : free_;
       if (free.empty()) return held_.push_front(std::move(*held));
       // In turn, so that pieces which are neighbours in the file get slots which are neighbours.
       const std::uint32_t index = free.front();
@@ -164,7 +174,7 @@ class PieceRun {
   }
 
   std::optional<Held> next_work() {
-    if (free_.empty() && free_on_device_.empty()) return std::nullopt;
+    if (free_.empty() && free_own_.empty()) return std::nullopt;
     if (!held_.empty()) {
       std::optional<Held> held = std::move(held_.front());
       held_.pop_front();
@@ -178,13 +188,13 @@ class PieceRun {
   }
 
   // cuFile may come while pieces already move; its slots stand behind those of the host.
-  void find_gds() {
-    if (gds_ == nullptr || reads_ != nullptr) return;
-    reads_ = gds_->reads();
+  void find_own_slots() {
+    if (own_ == nullptr || reads_ != nullptr) return;
+    reads_ = own_->reads();
     if (reads_ == nullptr) return;
-    const std::uint32_t count = reads_->ring()->shape().slot_count;
+    const std::uint32_t count = reads_->shape().slot_count;
     slots_.resize(host_slot_count_ + count);
-    for (std::uint32_t index = 0; index < count; ++index) free_on_device_.push_back(host_slot_count_ + index);
+    for (std::uint32_t index = 0; index < count; ++index) free_own_.push_back(host_slot_count_ + index);
   }
 
   [[nodiscard]] const Piece& piece_of(const Slot& slot) const { return plan_.pieces[slot.work.piece]; }
@@ -195,11 +205,15 @@ class PieceRun {
   // Resident ranges come by copy whatever the policy says: that is what the page cache is for.
   ReadMode choose_mode(const Work& work) {
     const Piece& piece = plan_.pieces[work.piece];
-    const bool is_forced = gds_ != nullptr && gds_->resident == ResidentRanges::by_cufile;
-    if (is_forced && can_read_by_cufile(work)) return ReadMode::device;
-    if (work.file->is_resident({piece.offset, piece.size_bytes})) return ReadMode::buffered;
-    if (!is_forced && can_read_by_cufile(work)) return ReadMode::device;
-    if (plan_.page_cache != PageCachePolicy::bypass) return ReadMode::populate;
+    const bool is_kept = plan_.page_cache != PageCachePolicy::bypass;
+    const OwnSlotRanges ranges = own_ != nullptr ? own_->ranges : OwnSlotRanges::cold;
+    if (ranges == OwnSlotRanges::all && can_use_own_slot(work)) return reads_->mode();
+    const bool is_resident = work.file->is_resident({piece.offset, piece.size_bytes});
+    const bool is_for_own = (ranges == OwnSlotRanges::cold && !is_resident) ||
+                            (ranges == OwnSlotRanges::cached && (is_resident || is_kept));
+    if (is_for_own && can_use_own_slot(work)) return reads_->mode();
+    if (is_resident) return ReadMode::buffered;
+    if (is_kept) return ReadMode::populate;
     return can_read_direct(work) ? ReadMode::direct : ReadMode::populate;
   }
 
@@ -219,28 +233,28 @@ class PieceRun {
     return false;
   }
 
-  bool can_read_by_cufile(const Work& work) {
+  bool can_use_own_slot(const Work& work) {
     const Piece& piece = plan_.pieces[work.piece];
-    if (reads_ == nullptr || cufile_refused_.contains(piece.file)) return false;
-    if (read_window(piece, slot_alignment_bytes).size_bytes > reads_->ring()->shape().slot_bytes) {
-      refuse_cufile(piece.file, fmt::format("{}: a piece of {} does not fit a slot of its ring",
-                                            printable(work.file->path()), bytes_text(piece.size_bytes)));
+    if (reads_ == nullptr || own_refused_.contains(piece.file)) return false;
+    if (read_window(piece, slot_alignment_bytes).size_bytes > reads_->shape().slot_bytes) {
+      refuse_own_slots(piece.file, fmt::format("{}: a piece of {} does not fit a slot of its ring",
+                                               printable(work.file->path()), bytes_text(piece.size_bytes)));
       return false;
     }
     try {
-      cufile_reader_ = reads_->open(piece.file, work.file, {piece.offset, piece.size_bytes});
+      own_reader_ = reads_->open(piece.file, work.file, {piece.offset, piece.size_bytes});
       return true;
     } catch (const Error& error) {
-      refuse_cufile(piece.file, error.what());
+      refuse_own_slots(piece.file, error.what());
       return false;
     }
   }
 
   // A machine that refuses one file refuses ten thousand: the first few are named, the rest counted.
-  void refuse_cufile(std::uint32_t file, const std::string& reason) {
-    cufile_refused_.insert(file);
-    const bool is_named = cufile_refused_.size() <= named_refusals_max;
-    parts_.fallbacks.record(gds_->name, is_named ? reason : "further files of this load");
+  void refuse_own_slots(std::uint32_t file, const std::string& reason) {
+    own_refused_.insert(file);
+    const bool is_named = own_refused_.size() <= named_refusals_max;
+    parts_.fallbacks.record(own_->name, is_named ? reason : "further files of this load");
   }
 
   void refuse_direct(std::uint32_t file, const std::string& reason) {
@@ -261,11 +275,11 @@ class PieceRun {
     slot.mode = mode;
     slot.filled_bytes = 0;
     slot.stalled_attempts = 0;
-    slot.reader = mode == ReadMode::device ? std::exchange(cufile_reader_, nullptr) : slot.work.file;
+    slot.reader = is_own(mode) ? std::exchange(own_reader_, nullptr) : slot.work.file;
     slot.in_place = (mode == ReadMode::buffered || mode == ReadMode::populate) &&
                     slot.work.place_owner != nullptr && is_one_run(piece, segments_of(piece));
     if (mode == ReadMode::direct && !std::exchange(read_direct_, true)) parts_.before_direct();
-    const ByteRange window = mode == ReadMode::direct || mode == ReadMode::device
+    const ByteRange window = mode == ReadMode::direct || is_own(mode)
                                  ? read_window(piece, alignment_of(slot))
                                  : ByteRange{piece.offset, piece.size_bytes};
     slot.read_offset = window.offset;
@@ -277,17 +291,16 @@ class PieceRun {
   }
 
   [[nodiscard]] std::span<std::byte> slot_memory(std::uint32_t index) const {
-    return index < host_slot_count_ ? parts_.ring->use_slot(index)
-                                    : reads_->ring()->slot(index - host_slot_count_);
+    return index < host_slot_count_ ? parts_.ring->use_slot(index) : reads_->slot(index - host_slot_count_);
   }
 
   [[nodiscard]] static std::uint32_t alignment_of(const Slot& slot) {
-    return slot.mode == ReadMode::device ? slot_alignment_bytes : slot.work.file->direct_alignment_bytes();
+    return is_own(slot.mode) ? slot_alignment_bytes : slot.work.file->direct_alignment_bytes();
   }
 
   [[nodiscard]] std::shared_ptr<void> owner_of(const Slot& slot) const {
     if (slot.in_place) return slot.work.place_owner;
-    if (slot.mode == ReadMode::device) return std::const_pointer_cast<DeviceRing>(reads_->ring());
+    if (is_own(slot.mode)) return reads_->owner();
     return parts_.ring;
   }
 
@@ -325,8 +338,8 @@ class PieceRun {
     }
     if (completion.moved_bytes == 0) {
       // Whether the file really ends here, a plain read says.
-      if (slot.mode == ReadMode::device)
-        return leave_cufile(index, "a read returned nothing before the end of the file");
+      if (is_own(slot.mode))
+        return leave_own_slot(index, "a read returned nothing before the end of the file");
       throw ended_early(slot);
     }
     continue_read(index, completion.moved_bytes);
@@ -338,11 +351,13 @@ class PieceRun {
     Slot& slot = slots_[index];
     ++slot.arrival.retry_count;
     slot.stalled_attempts = 0;
-    if (slot.mode == ReadMode::direct || slot.mode == ReadMode::device) {
+    // All pages of the file that there are have come.
+    if (slot.mode == ReadMode::mapped) return leave_own_slot(index, "the file ends inside the piece");
+    if (slot.mode == ReadMode::direct || is_own(slot.mode)) {
       const std::uint64_t before = slot.filled_bytes - moved_bytes;
       slot.filled_bytes = round_down(slot.filled_bytes, alignment_of(slot));
-      if (slot.filled_bytes <= before && slot.mode == ReadMode::device)
-        return leave_cufile(index, fmt::format("a read returned {} bytes, less than a block", moved_bytes));
+      if (slot.filled_bytes <= before && is_own(slot.mode))
+        return leave_own_slot(index, fmt::format("a read returned {} bytes, less than a block", moved_bytes));
       if (slot.filled_bytes <= before) {
         refuse_direct(piece_of(slot).file,
                       fmt::format("{}: a direct read returned {} bytes, less than its alignment",
@@ -359,7 +374,7 @@ class PieceRun {
       ++slot.arrival.retry_count;
       return submit(index);
     }
-    if (slot.mode == ReadMode::device) return leave_cufile(index, "read: " + cufile_error_text(error));
+    if (is_own(slot.mode)) return leave_own_slot(index, "read: " + reads_->error_text(error));
     if (slot.mode == ReadMode::direct && refuses_direct(error)) {
       refuse_direct(piece_of(slot).file,
                     fmt::format("{}: read: {}", printable(slot.work.file->path()), errno_text(error)));
@@ -373,13 +388,13 @@ class PieceRun {
 
   // The piece starts again through host memory, and with it all that is left of its file. Nothing of it has
   // reached its final address yet.
-  void leave_cufile(std::uint32_t index, const std::string& reason) {
+  void leave_own_slot(std::uint32_t index, const std::string& reason) {
     Slot& slot = slots_[index];
-    refuse_cufile(piece_of(slot).file, fmt::format("{}: {}", printable(slot.work.file->path()), reason));
+    refuse_own_slots(piece_of(slot).file, fmt::format("{}: {}", printable(slot.work.file->path()), reason));
     ++slot.arrival.retry_count;
     held_.push_front({std::move(slot.work), slot.arrival});
     slots_[index] = Slot{};
-    free_on_device_.push_back(index);
+    free_own_.push_back(index);
     --reading_count_;
   }
 
@@ -403,7 +418,7 @@ class PieceRun {
       sink_.submitted(slot.work.piece);
       return retire(index);
     }
-    if (slot.mode != ReadMode::device) {
+    if (!is_own(slot.mode)) {
       used_ring_ = true;
       parts_.ring->pin_slot(index, parts_.gpu);
     }
@@ -417,9 +432,15 @@ class PieceRun {
                          .target_pitch_bytes = segment.slab_pitch_bytes,
                          .row_bytes = segment.row_bytes,
                          .row_count = segment.row_count,
-                         .from = slot.mode == ReadMode::device ? CopySource::device : CopySource::host});
+                         .from = is_own(slot.mode) ? reads_->source() : CopySource::host});
     }
-    runs_.add({index, index < host_slot_count_ ? parts_.ring->pin_group(index) : host_slot_count_}, copies_);
+    runs_.add({index, pin_group_of(index)}, copies_);
+  }
+
+  // The ring of device memory is one; each window was registered alone.
+  [[nodiscard]] std::uint32_t pin_group_of(std::uint32_t index) const {
+    if (index < host_slot_count_) return parts_.ring->pin_group(index);
+    return reads_->source() == CopySource::device ? host_slot_count_ : index;
   }
 
   void start_copies() {
@@ -438,7 +459,7 @@ class PieceRun {
     sink_.arrived(slots_[index].arrival);
     slots_[index].work = {};
     slots_[index].reader = nullptr;
-    (index < host_slot_count_ ? free_ : free_on_device_).push_back(index);
+    (index < host_slot_count_ ? free_ : free_own_).push_back(index);
   }
 
   // Invariant 2: nothing in flight when run() ends. Only after a cancel or a deadline are reads left behind.
@@ -461,30 +482,30 @@ class PieceRun {
   }
 
   StagedParts& parts_;
-  const GdsParts* const gds_;
+  const OwnSlots* const own_;
   const Plan& plan_;
   TransferSink& sink_;
   const std::uint32_t host_slot_count_;
   std::vector<Slot> slots_;
   std::deque<std::uint32_t> free_;
-  std::deque<std::uint32_t> free_on_device_;
-  std::deque<Held> held_;                      // before all that the sink has
-  GdsReads* reads_ = nullptr;                  // once cuFile is there
-  std::shared_ptr<const File> cufile_reader_;  // of the piece that can_read_by_cufile() was asked about
+  std::deque<std::uint32_t> free_own_;
+  std::deque<Held> held_;                   // before all that the sink has
+  OwnSlotReads* reads_ = nullptr;           // once they are there
+  std::shared_ptr<const File> own_reader_;  // of the piece that can_use_own_slot() was asked about
   CopyRuns runs_;
   std::uint32_t reading_count_ = 0;
   bool had_first_byte_ = false;
   bool used_ring_ = false;  // its refusals matter to this load
   bool read_direct_ = false;
   std::set<std::uint32_t> direct_refused_;  // files
-  std::set<std::uint32_t> cufile_refused_;  // likewise
+  std::set<std::uint32_t> own_refused_;     // likewise
   std::vector<Copy> copies_;
 };
 
 }  // namespace
 
-void run_pieces(StagedParts& parts, const GdsParts* gds, const Plan& plan, TransferSink& sink) {
-  PieceRun(parts, gds, plan, sink).run();
+void run_pieces(StagedParts& parts, const OwnSlots* own, const Plan& plan, TransferSink& sink) {
+  PieceRun(parts, own, plan, sink).run();
 }
 
 }  // namespace inrush::engine

@@ -23,10 +23,11 @@ enum class Route : std::uint8_t {
   direct_ring,      // O_DIRECT -> ring
   cached_place,     // page cache -> in place
   populated_place,  // storage -> page cache -> in place
+  cached_window,    // page cache -> device, without a copy by the CPU
   cufile,           // into device memory by cuFile; which way, its counters say
 };
 
-inline constexpr std::size_t route_count = 6;
+inline constexpr std::size_t route_count = 7;
 [[nodiscard]] std::string_view route_name(Route route) noexcept;
 
 // A piece and what is needed to move it.

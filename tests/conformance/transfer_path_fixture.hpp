@@ -3,7 +3,9 @@
 #pragma once
 
 #include "transfer/gds_path.hpp"
+#include "transfer/gds_reads.hpp"
 #include "transfer/staged_path.hpp"
+#include "transfer/window_reads.hpp"
 
 #include <inrush/error.hpp>
 
@@ -33,7 +35,7 @@ using namespace engine;
 
 inline constexpr std::uint64_t kib = 1024;
 
-enum class PathKind { host, cuda, p2pdma, nvfs, mute, silent, compat };
+enum class PathKind { host, windows, cuda, p2pdma, nvfs, mute, silent, compat };
 enum class Queue { threads, uring };
 using Case = std::tuple<PathKind, Queue, PageCachePolicy>;
 
@@ -133,23 +135,37 @@ class TransferPathTest : public testing::TestWithParam<Case> {
   }
 
   void run_path(StagedParts parts, const Plan& plan, PlanSink& sink) {
+    if (std::get<PathKind>(GetParam()) == PathKind::windows) return run_windows(std::move(parts), plan, sink);
     if (!cufile_) return StagedPath(std::move(parts)).run(plan, sink);
     const bool is_compat = std::get<PathKind>(GetParam()) == PathKind::compat;
-    const auto driver = gpu_->open_cufile({is_compat ? CufileMode::compat : CufileMode::direct,
-                                           INRUSH_FAKE_CUFILE_19, folder_.path()});
+    const auto driver = gpu_->open_cufile(
+        {is_compat ? CufileMode::compat : CufileMode::direct, INRUSH_FAKE_CUFILE_19, folder_.path()});
     const auto ring =
         std::make_shared<const DeviceRing>(*gpu_, driver, RingShape{plan.slot_bytes, plan.slot_count});
     GdsReads reads(ring);
     const auto judge = [&] { proof_ = reads.proof(); };
     try {
       GdsPath(std::move(parts),
-              {.reads = [&] { return &reads; }, .resident = ResidentRanges::by_cufile, .name = "GDS"})
+              {.reads = [&] { return &reads; }, .ranges = OwnSlotRanges::all, .name = "GDS"})
           .run(plan, sink);
     } catch (...) {
       judge();
       throw;
     }
     judge();
+  }
+
+  void run_windows(StagedParts parts, const Plan& plan, PlanSink& sink) {
+    WindowReads windows(gpu_, {plan.slot_bytes, 3});
+    const OwnSlots slots{
+        .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::cached, .name = "page cache windows"};
+    try {
+      StagedPath(std::move(parts), slots).run(plan, sink);
+    } catch (...) {
+      window_peak_bytes_ = windows.peak_bytes();
+      throw;
+    }
+    window_peak_bytes_ = windows.peak_bytes();
   }
 
   void expect_bytes(const Plan& plan, const PlanSink& sink) {
@@ -176,6 +192,7 @@ class TransferPathTest : public testing::TestWithParam<Case> {
   FakeCuda cuda_;
   std::optional<FakeCufile> cufile_;
   GdsProof proof_;
+  std::uint64_t window_peak_bytes_ = 0;
   TempFolder folder_;
   std::shared_ptr<Gpu> gpu_;
   TestBytes contents_;

@@ -153,7 +153,7 @@ TEST_P(TransferPathTest, TensorsOfNoneOneAndManyPieces) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  static constexpr std::array names = {"Host", "Cuda", "P2pdma", "Nvfs", "Mute", "Silent", "Compat"};
+  static constexpr std::array names = {"Host", "Windows", "Cuda", "P2pdma", "Nvfs", "Mute", "Silent", "Compat"};
   return std::string(names.at(static_cast<std::size_t>(std::get<PathKind>(info.param)))) +
          (std::get<Queue>(info.param) == Queue::threads ? "Threads" : "IoUring") +
          (std::get<PageCachePolicy>(info.param) == PageCachePolicy::keep ? "Keep" : "Bypass");
@@ -190,7 +190,9 @@ constexpr auto queues = [] { return testing::Values(Queue::threads, Queue::uring
 constexpr auto policies = [] { return testing::Values(PageCachePolicy::keep, PageCachePolicy::bypass); };
 
 INSTANTIATE_TEST_SUITE_P(Cuda, TransferPathTest,
-                         testing::Combine(testing::Values(PathKind::cuda), queues(), policies()), case_name);
+                         testing::Combine(testing::Values(PathKind::cuda, PathKind::windows), queues(),
+                                          policies()),
+                         case_name);
 #ifndef INRUSH_REAL_GPU  // tests/gpu runs this file once more, against the driver of the machine
 INSTANTIATE_TEST_SUITE_P(Cpu, TransferPathTest,
                          testing::Combine(testing::Values(PathKind::host), queues(), policies()), case_name);

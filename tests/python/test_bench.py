@@ -497,6 +497,13 @@ def test_pairs_stay_until_their_room_is_needed(tmp_path, monkeypatch):
     assert not made
 
 
+def test_the_scale_is_what_the_disk_has_room_for(tmp_path, monkeypatch):
+    for free, scale in ((10**12, 1.0), (2**30 + 16_200_000_000, 0.5), (0, 0.01)):
+        monkeypatch.setattr(checkpoints.shutil, "disk_usage",
+                            lambda folder, free=free: types.SimpleNamespace(free=free))
+        assert checkpoints.fitting_scale(tmp_path) == scale
+
+
 def test_no_time_for_a_checkpoint(tmp_path):
     with pytest.raises(checkpoints.NoTime):
         checkpoints.Pair(tmp_path, "large", 0.02, time.monotonic())

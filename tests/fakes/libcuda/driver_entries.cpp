@@ -319,7 +319,7 @@ FAKE_CUDA_EXPORT CuResult cuMemHostRegister_v2(void* memory, std::size_t bytes, 
   const CuResult answer = world().enter("cuMemHostRegister", Needs::context);
   if (answer != CuResult::success) return answer;
   if (memory == nullptr || bytes == 0) return CuResult::invalid_value;
-  if (flags != engine::cu_register_portable)
+  if ((flags & ~engine::cu_register_read_only) != engine::cu_register_portable)
     return world().misuse("cuMemHostRegister", "not portable", CuResult::invalid_value);
   auto* const start = static_cast<std::byte*>(memory);
   for (const auto& [other, other_bytes] : world().registrations) {

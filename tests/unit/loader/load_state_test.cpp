@@ -69,6 +69,29 @@ TEST(LoadState, ATensorIsReadyWithItsLastPieceOnly) {
   EXPECT_TRUE(state.is_taken(1));
 }
 
+TEST(LoadState, GivesAllThatIsReadyWithinTheLimits) {
+  const Plan plan = make_test_plan();
+  LoadState state(plan, 0);
+  allocate_all(state);
+  static_cast<void>(state.take_next());  // the one without bytes
+  for (std::uint32_t piece = 0; piece < 8; ++piece) state.arrived(piece);
+  static_cast<void>(state.take(1));
+  const auto taken_within = [&](const TakeLimits& limits) {
+    std::vector<std::uint32_t> placements;
+    for (const LoadState::Taken& taken : state.take_ready(limits)) placements.push_back(taken.placement);
+    return placements;
+  };
+  EXPECT_EQ(taken_within({.count_max = 1}), std::vector<std::uint32_t>{0});
+  EXPECT_EQ(taken_within({.bytes_max = 1}), std::vector<std::uint32_t>{2}) << "without the one taken by name";
+  for (std::uint32_t piece = 8; piece < 12; ++piece) state.arrived(piece);
+  EXPECT_EQ(taken_within({.bytes_max = 401}), (std::vector<std::uint32_t>{3, 4}));
+  EXPECT_EQ(taken_within({}), std::vector<std::uint32_t>{5});
+  EXPECT_TRUE(taken_within({}).empty());
+  EXPECT_TRUE(state.all_taken());
+  state.fail(std::make_exception_ptr(Error(ErrorCode::cancelled, "enough")));
+  EXPECT_THROW(static_cast<void>(state.take_ready({})), Error);
+}
+
 TEST(LoadState, TheWindowBoundsWhatIsAllocatedAndNotTaken) {
   const Plan plan = make_test_plan();
   LoadState state(plan, 1500);

@@ -47,6 +47,24 @@ TEST_P(LoaderTest, LoadsEveryByteAndReportsIt) {
   for (const Tensor& tensor : tensors) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data) % 256, 0U);
 }
 
+TEST_P(LoaderTest, ManyAtOnceAreTheSameTensors) {
+  const Checkpoint checkpoint = write();
+  LoadRequest bounded = request();
+  bounded.window_bytes_max = mib / 2;  // each take makes room for what comes next
+  Loader loader(options());
+  const auto load = loader.start(checkpoint, bounded);
+  std::vector<Tensor> tensors;
+  while (true) {
+    std::vector<Tensor> taken = load->take({.count_max = 3});
+    if (taken.empty()) break;
+    EXPECT_LE(taken.size(), 3U);
+    for (Tensor& tensor : taken) tensors.push_back(std::move(tensor));
+  }
+  EXPECT_EQ(tensors.size(), checkpoint.tensor_count());
+  expect_equal(loader, tensors);
+  EXPECT_TRUE(load->done() && load->report().complete);
+}
+
 TEST_P(LoaderTest, TensorsOutliveTheLoader) {
   const Checkpoint checkpoint = write();
   std::vector<Tensor> tensors;

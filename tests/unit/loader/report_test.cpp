@@ -26,6 +26,7 @@ Report sample() {
   report.fallbacks = {{"io_uring", "io_uring_setup: Operation not permitted", 2}};
   report.pinned_peak_bytes = 100;
   report.staging_peak_bytes = 200;
+  report.window_peak_bytes = 250;
   report.host_peak_bytes = 300;
   report.notes = {"a \"second\" copy was left unread"};
   report.suspect_tensors = {"lm_head\n"};
@@ -67,6 +68,7 @@ TEST(ReportTest, JsonHasEveryField) {
            {{"what", "io_uring"}, {"reason", "io_uring_setup: Operation not permitted"}, {"count", 2}}}},
       {"pinned_peak_bytes", 100},
       {"staging_peak_bytes", 200},
+      {"window_peak_bytes", 250},
       {"host_peak_bytes", 300},
       {"notes", boost::json::array{"a \"second\" copy was left unread"}},
       {"suspect_tensors", boost::json::array{"lm_head\n"}},

@@ -1,0 +1,39 @@
+// The page cache, read by the device where it lies: a window over the file is populated and registered with
+// the driver, and copied from. With one or two CPUs that is two to three times as fast as copying into a ring
+// first (H200: 20 GB/s against 6 to 12), since no byte passes through a CPU; with four, copies win.
+#pragma once
+
+#include "gpu/gpu.hpp"
+#include "transfer/own_slots.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+namespace inrush::engine {
+
+class WindowReads final : public OwnSlotReads {
+ public:
+  // Nothing is mapped or registered before the first read; all of it is let go of with the last owner. Throws
+  // out_of_memory.
+  WindowReads(std::shared_ptr<Gpu> gpu, RingShape shape);
+  [[nodiscard]] RingShape shape() const noexcept override { return shape_; }
+  [[nodiscard]] std::span<std::byte> slot(std::uint32_t index) const noexcept override;
+  [[nodiscard]] std::shared_ptr<void> owner() const override;
+  [[nodiscard]] std::shared_ptr<const File> open(std::uint32_t index, const std::shared_ptr<const File>& file,
+                                                 ByteRange range) override;
+  [[nodiscard]] ReadMode mode() const noexcept override { return ReadMode::mapped; }
+  [[nodiscard]] CopySource source() const noexcept override { return CopySource::host; }
+  [[nodiscard]] std::string error_text(int error) const override;
+  // The most that was registered at one time.
+  [[nodiscard]] std::uint64_t peak_bytes() const noexcept;
+
+  class Windows;  // shared with the files
+
+ private:
+  const RingShape shape_;
+  const std::shared_ptr<Windows> windows_;
+  std::map<std::uint32_t, std::weak_ptr<const File>> files_;
+};
+
+}  // namespace inrush::engine
