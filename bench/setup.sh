@@ -47,6 +47,11 @@ make_environment() {
   local system=() package reason
   if has_torch; then system=(--system-site-packages); fi
   "$python" -m venv "${system[@]}" "$venv"
+  # Where the Python at hand is a venv itself, its packages are not the system's.
+  if has_torch; then
+    "$python" -c 'import site, sysconfig; print("\n".join({*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))' \
+      >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/parent.pth"
+  fi
   local wanted=()
   for package in $(packages); do
     case "$package" in torch==*|numpy==*) [ ${#system[@]} = 0 ] || continue ;; esac

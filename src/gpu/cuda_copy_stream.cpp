@@ -2,11 +2,14 @@
 
 #include <inrush/error.hpp>
 
+#include "base/engine_thread.hpp"
 #include "base/text.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <system_error>
 #include <utility>
 
 namespace inrush::engine {
@@ -62,6 +65,7 @@ CudaCopyStream::CudaCopyStream(std::shared_ptr<const CudaContext> context)
     : context_(std::move(context)), stream_(make_stream()), order_event_(make_event()) {}
 
 CudaCopyStream::~CudaCopyStream() {
+  if (kernel_thread_.joinable()) kernel_thread_.join();
   context_->release([this](const CudaTable& table) { table.stream_synchronize(stream_.get()); });
 }
 
@@ -84,16 +88,37 @@ std::uint64_t CudaCopyStream::copy(std::span<const Copy> copies) {
   return runs_.empty() ? count : count + kernel_->start(runs_, stream_.get());
 }
 
-bool CudaCopyStream::takes_kernel(std::span<const Copy> copies) {
-  if (std::ranges::count_if(copies, is_small_run) < kernel_runs_min || !kernel_refusal_.empty()) return false;
-  if (kernel_ != nullptr) return true;
+void CudaCopyStream::begin_kernel() {
+  if (kernel_thread_.joinable() || kernel_is_done_) return;
+  const auto make = [this] {
+    try {
+      kernel_ = std::make_unique<CopyKernel>(context_);
+    } catch (const std::exception& error) {
+      kernel_refusal_ = error.what();
+    }
+    kernel_is_done_ = true;
+  };
   try {
-    kernel_ = std::make_unique<CopyKernel>(context_);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::device_failed) throw;
-    kernel_refusal_ = error.what();
+    kernel_thread_ = start_engine_thread("inrush-kernel", make);
+  } catch (const std::system_error&) {
+    make();
   }
-  return kernel_ != nullptr;
+}
+
+void CudaCopyStream::prepare() {
+  begin_kernel();
+  if (kernel_thread_.joinable()) kernel_thread_.join();
+}
+
+const std::string& CudaCopyStream::kernel_refusal() const noexcept {
+  static const std::string none_yet;
+  return kernel_is_done_ ? kernel_refusal_ : none_yet;
+}
+
+bool CudaCopyStream::takes_kernel(std::span<const Copy> copies) {
+  if (std::ranges::count_if(copies, is_small_run) < kernel_runs_min) return false;
+  begin_kernel();
+  return kernel_is_done_ && kernel_ != nullptr;
 }
 
 // What leads from the source's address to the one that the device knows it by; nothing where the memory is

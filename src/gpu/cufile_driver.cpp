@@ -48,6 +48,23 @@ class DescriptorZeroKept {
   const int flags_;
 };
 
+// A log in the current folder, where libcufile 1.15.1 to 1.20.0 put it whatever its parameters say (seen on
+// an H200 machine and without a GPU). One that was not there before goes again; what the library writes later
+// goes nowhere.
+class CurrentFolderKept {
+ public:
+  CurrentFolderKept() : had_log_(::access(log_name, F_OK) == 0) {}
+  ~CurrentFolderKept() {
+    if (!had_log_) ::unlink(log_name);
+  }
+  CurrentFolderKept(const CurrentFolderKept&) = delete;
+  CurrentFolderKept& operator=(const CurrentFolderKept&) = delete;
+
+ private:
+  static constexpr const char* log_name = "cufile.log";
+  const bool had_log_;
+};
+
 template <typename Counters>
 std::optional<CufileCounts> counts_of(const CufileTable& table, const std::string& uuid) {
   const auto counters = std::make_unique<Counters>();
@@ -124,6 +141,7 @@ void CufileDriver::set_parameters(const CufileOptions& options) {
 
 void CufileDriver::open_driver() const {
   const DescriptorZeroKept kept;
+  const CurrentFolderKept clean;
   const CufileStatus status = library_.table.driver_open();
   if (status.code == 0) return;
   // Final: a failed open forgets the parameters, and the next call of any kind would open with compat mode

@@ -34,6 +34,9 @@ class CopyStream {
   // recorded afterwards is reached. Sources in host memory were pinned by one call, or none of them is
   // pinned. Returns the number of operations that the device was given. Throws device_failed.
   virtual std::uint64_t copy(std::span<const Copy> copies) = 0;
+  // Blocks until nothing is left to be made with the first copies: what loads code or pins memory waits for
+  // the whole device, and with it for streams that wait for this one.
+  virtual void prepare() = 0;
   // Why many small copies go one by one; empty where they need not, or none was asked for.
   [[nodiscard]] virtual const std::string& kernel_refusal() const noexcept = 0;
   // A ticket for all copies so far. Tickets grow by one from 1.

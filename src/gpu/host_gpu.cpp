@@ -31,6 +31,7 @@ class HostCopyStream final : public CopyStream {
     }
     return copies.size();
   }
+  void prepare() override {}
   [[nodiscard]] const std::string& kernel_refusal() const noexcept override { return no_refusal_; }
   [[nodiscard]] std::uint64_t record() override { return ++recorded_; }
   [[nodiscard]] std::uint64_t reached() override { return recorded_; }

@@ -92,6 +92,7 @@ AsyncLoadImpl::AsyncLoadImpl(LoadParts parts, StreamWait wait)
     if (missing_[i] == 0) flags_->set(i);  // without bytes
   }
   parts.observer = this;
+  parts.streams_wait_for_values = flags_ != nullptr;
   load_ = std::make_unique<LoadImpl>(std::move(parts));
   load_->begin();
   tensors_.reserve(placement_count);

@@ -108,6 +108,10 @@ void LoadImpl::begin() {
                                 .shape = {parts_.plan.slot_bytes, parts_.plan.slot_count},
                                 .reader_count = parts_.plan.reader_count,
                                 .io_uring = parts_.io_uring});
+  if (parts_.streams_wait_for_values) {
+    staging_->stream->prepare();
+    staging_->ring->pin_all(*parts_.gpu);
+  }
   try {
     path_thread_ = std::make_unique<std::thread>(start_engine_thread("inrush-path", [this] { run_path(); }));
   } catch (const std::system_error& error) {
@@ -144,7 +148,9 @@ void LoadImpl::run_transfer() {
 }
 
 void LoadImpl::run_staged(StagedParts staged) {
-  if (!parts_.plan.page_cache_windows) return StagedPath(std::move(staged)).run(parts_.plan, *this);
+  // Registering windows in mid-load would wait for the streams that wait for it.
+  if (!parts_.plan.page_cache_windows || parts_.streams_wait_for_values)
+    return StagedPath(std::move(staged)).run(parts_.plan, *this);
   WindowReads windows(parts_.gpu, {parts_.plan.slot_bytes, window_count});
   OwnSlots slots{
       .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::cached, .name = "page cache windows"};

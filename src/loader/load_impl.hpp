@@ -52,6 +52,9 @@ struct LoadParts {
   std::shared_ptr<CufileOpening> cufile = {};  // null where the plan does not go by cuFile
   LogFunction log;
   LoadObserver* observer = nullptr;  // outlives the load; may be null
+  // Streams of the caller's wait for values that the CPU sets once bytes have arrived: from the start on,
+  // nothing may be done that waits for them.
+  bool streams_wait_for_values = false;
   Clock::time_point start;
   double plan_seconds = 0;
 };

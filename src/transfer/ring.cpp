@@ -45,6 +45,10 @@ void Ring::pin_slot(std::uint32_t index, Gpu& gpu) {
   if (pins_[group] == nullptr) pin_refusal_ = refusal;
 }
 
+void Ring::pin_all(Gpu& gpu) {
+  for (std::uint32_t index = 0; index < shape_.slot_count; ++index) pin_slot(index, gpu);
+}
+
 void Ring::report_refusals(Fallbacks& fallbacks) const {
   if (!pages_.huge_page_refusal().empty()) fallbacks.record("huge pages", pages_.huge_page_refusal());
   if (!pin_refusal_.empty()) fallbacks.record("pinned memory", pin_refusal_);

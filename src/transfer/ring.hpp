@@ -36,6 +36,7 @@ class Ring {
   // Pins the slot, with its group, on its first call. After a refusal the ring stays as it is: copies from it
   // are slower, not wrong.
   void pin_slot(std::uint32_t index, Gpu& gpu);
+  void pin_all(Gpu& gpu);
   // Records what was refused: huge pages, pinned memory. For each load that uses the ring.
   void report_refusals(Fallbacks& fallbacks) const;
   [[nodiscard]] std::uint64_t pinned_bytes() const noexcept;

@@ -54,7 +54,8 @@ struct FakeCufileControl {
   void (*set_personality)(CufilePersonality personality);
   void (*set_udev_record)(int is_there);         // 0: no file can be registered, as in bare containers
   void (*set_uuid)(const unsigned char* bytes);  // 16, of the GPU that is counted
-  void (*close_descriptor_0)(int does);          // whether a driver open that fails closes descriptor 0
+  void (*write_log)();                   // from now on a driver open leaves cufile.log in the current folder
+  void (*close_descriptor_0)(int does);  // whether a driver open that fails closes descriptor 0
   // Words of the environment variable FAKE_CUFILE, see libcufile/words.cpp.
   void (*apply_words)(const char* words);
 

@@ -200,6 +200,7 @@ TEST(RealCopyKernel, EveryAlignmentAndLength) {
   ASSERT_NE(pin, nullptr) << refusal;
   const auto target = gpu->allocate(target_bytes, 256);
   const auto stream = gpu->open_stream();
+  stream->prepare();
   std::uint64_t run_count = 0;
   const auto check = [&](auto&& next_length) {
     std::vector<std::byte> expected(target_bytes, std::byte{poison});

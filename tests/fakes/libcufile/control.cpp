@@ -66,6 +66,7 @@ FAKE_CUFILE_EXPORT const FakeCufileControl* fake_cufile_control() {
       .set_personality = [](CufilePersonality personality) { set<&Steering::personality>(personality); },
       .set_udev_record = [](int is_there) { set<&Steering::has_udev_record>(is_there != 0); },
       .set_uuid = set_uuid,
+      .write_log = [] { set<&Steering::writes_log>(true); },
       .close_descriptor_0 = [](int does) { set<&Steering::closes_descriptor_0>(does != 0); },
       .apply_words = [](const char* words) { with([&](Library& all) { apply_words(all.steering, words); }); },
       .fail = [](const char* entry, std::uint64_t nth, int code) { add_status(entry, nth, nth, code); },

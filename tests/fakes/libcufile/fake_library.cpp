@@ -87,6 +87,7 @@ int Library::open(int fault) {
     driver.staged_log_folder.clear();
   }
   if (steering.closes_descriptor_0) ::close(0);
+  if (steering.writes_log) std::ofstream("cufile.log", std::ios::app) << "ERROR\n";
   return answer;
 }
 

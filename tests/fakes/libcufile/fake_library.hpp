@@ -71,6 +71,7 @@ struct Steering {
   CufilePersonality personality = CufilePersonality::p2pdma;
   bool has_udev_record = true;
   bool closes_descriptor_0 = false;
+  bool writes_log = false;
   bool prints = false;
   bool logs = false;
   bool holds_reads = false;

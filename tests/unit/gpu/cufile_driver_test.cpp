@@ -438,6 +438,34 @@ TEST_F(StandardInputTest, StaysClosedWhereItWas) {
   expect_unchanged([] { ::close(0); });
 }
 
+// The fake logs as the real one does: into the current folder.
+class CurrentFolderTest : public CufileDriverTest {
+ protected:
+  std::string open_in(const TempFolder& folder) {
+    gpu_ = nullptr;
+    return run_in_child([&]() -> std::string {
+      if (::chdir(folder.path().c_str()) != 0) return "no folder";
+      gpu_ = open_gpu();
+      (*fake_)->set_personality(CufilePersonality::compat);
+      (*fake_)->write_log();
+      try {
+        open();
+        return "it opened";
+      } catch (const Error&) {
+      }
+      return std::filesystem::exists("cufile.log") ? "log" : "";
+    });
+  }
+};
+
+TEST_F(CurrentFolderTest, KeepsNoLogOfTheLibrary) { EXPECT_EQ(open_in(TempFolder()), ""); }
+
+TEST_F(CurrentFolderTest, KeepsALogThatWasThere) {
+  const TempFolder folder;
+  folder.write("cufile.log", std::string("mine"));
+  EXPECT_EQ(open_in(folder), "log");
+}
+
 // --- which library ---
 
 std::string lay_library(const TempFolder& folder, const std::string& place) {

@@ -367,8 +367,7 @@ TEST_P(GpuTargetsTest, NothingIsWrittenBeforeTheCallersStreamIsDone) {
   Loader loader(options());
   const std::uint64_t copy_count = cuda_->copy_count();
   const auto load = loader.start(checkpoint, into);
-  ASSERT_LE(load->plan().pieces.size(), load->plan().slot_count) << "all of them can be under way";
-  while (cuda_->copy_count() < copy_count + load->plan().segments.size()) std::this_thread::yield();
+  while (cuda_->copy_count() == copy_count) std::this_thread::yield();
   cuda_->settle();  // whoever did not wait has written by now
   EXPECT_TRUE(block() == std::string(block_bytes_, poison));
   cuda_->let_go(stream);

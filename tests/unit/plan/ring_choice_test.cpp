@@ -81,4 +81,28 @@ TEST(RingChoice, FitsWhatThePiecesCanUse) {
   EXPECT_EQ(plan.slot_bytes, 0U);
 }
 
+TEST(RingChoice, OneAndTwoCpusTakeWindows) {
+  EXPECT_TRUE(takes_windows(with_cpus(1)));
+  EXPECT_TRUE(takes_windows(with_cpus(2)));
+  EXPECT_FALSE(takes_windows(with_cpus(3)));
+  Machine shared = with_cpus(16);
+  shared.loading_process_count = 8;
+  EXPECT_TRUE(takes_windows(shared));
+}
+
+TEST(RingChoice, WindowsGiveWayToSmallPiecesAndSmallBudgets) {
+  Machine pieces = with_cpus(1);
+  pieces.piece_bytes_max = 2 << 20;
+  EXPECT_FALSE(takes_windows(pieces));
+  Machine budget = with_cpus(1);
+  budget.staging_bytes_max = (64ULL << 20) - 1;
+  EXPECT_FALSE(takes_windows(budget));
+}
+
+TEST(RingChoice, WindowsShrinkWithTheLoad) {
+  EXPECT_EQ(choose_window_ring(with_cpus(1), 1ULL << 30), (RingChoice{1, 2, 32ULL << 20}));
+  EXPECT_EQ(choose_window_ring(with_cpus(2), 64ULL << 20), (RingChoice{2, 2, 16ULL << 20}));
+  EXPECT_EQ(choose_window_ring(with_cpus(1), 1), (RingChoice{1, 2, 4ULL << 20}));
+}
+
 }  // namespace inrush::engine
