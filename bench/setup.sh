@@ -49,8 +49,11 @@ make_environment() {
   "$python" -m venv "${system[@]}" "$venv"
   # Where the Python at hand is a venv itself, its packages are not the system's.
   if has_torch; then
-    "$python" -c 'import site, sysconfig; print("\n".join({*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))' \
-      >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/parent.pth"
+    local own
+    own=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "$python" -c 'import site, sysconfig
+print(*{*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}, sep="\n")' \
+      >"$own/parent.pth"
   fi
   local wanted=()
   for package in $(packages); do

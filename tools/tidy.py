@@ -8,6 +8,7 @@ and no fault: functions over 25 lines, files over 150, and the share of comment 
 rules for people.
 """
 import argparse
+import hashlib
 import re
 import sys
 from dataclasses import dataclass
@@ -372,6 +373,16 @@ def check_public_size(files):
         yield Fault("include", 1, f"{lines} lines of public headers; at most {PUBLIC_LINES_MAX}")
 
 
+def check_made_of(root, made, source):
+    """A text that is kept beside its source carries the source's checksum."""
+    if not (root / made).exists():
+        return []
+    checksum = hashlib.sha256((root / source).read_bytes()).hexdigest()
+    if f"sha256 {checksum}" in (root / made).read_text():
+        return []
+    return [Fault(made, 2, f"made of another {source}: run tools/make_ptx.sh")]
+
+
 def check_tree(root):
     """All faults below `root`, the C++ files that were read, and the number of all files."""
     files = [File(root, path) for path in _sources(root)]
@@ -380,6 +391,7 @@ def check_tree(root):
     faults += [fault for file in files for fault in file.check()]
     faults += [fault for path in texts if path.suffix in PYTHON_ENDINGS for fault in check_python(root, path)]
     faults += check_public_size(files)
+    faults += check_made_of(root, "src/gpu/copy_kernel_ptx.cpp", "src/gpu/copy_kernel.cu")
     return sorted(faults, key=lambda fault: (fault.path, fault.line)), files, len(texts)
 
 

@@ -105,9 +105,9 @@ void CudaCopyStream::begin_kernel() {
   }
 }
 
-void CudaCopyStream::prepare() {
-  begin_kernel();
-  if (kernel_thread_.joinable()) kernel_thread_.join();
+void CudaCopyStream::use_kernel(KernelUse use) {
+  kernel_use_ = use;
+  if (use == KernelUse::forbidden && kernel_thread_.joinable()) kernel_thread_.join();
 }
 
 const std::string& CudaCopyStream::kernel_refusal() const noexcept {
@@ -116,7 +116,8 @@ const std::string& CudaCopyStream::kernel_refusal() const noexcept {
 }
 
 bool CudaCopyStream::takes_kernel(std::span<const Copy> copies) {
-  if (std::ranges::count_if(copies, is_small_run) < kernel_runs_min) return false;
+  if (kernel_use_ == KernelUse::forbidden || std::ranges::count_if(copies, is_small_run) < kernel_runs_min)
+    return false;
   begin_kernel();
   return kernel_is_done_ && kernel_ != nullptr;
 }

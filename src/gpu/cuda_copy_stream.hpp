@@ -24,7 +24,7 @@ class CudaCopyStream final : public CopyStream {
   ~CudaCopyStream() override;
 
   std::uint64_t copy(std::span<const Copy> copies) override;
-  void prepare() override;
+  void use_kernel(KernelUse use) override;
   [[nodiscard]] const std::string& kernel_refusal() const noexcept override;
   [[nodiscard]] std::uint64_t record() override;
   [[nodiscard]] std::uint64_t reached() override;
@@ -68,6 +68,7 @@ class CudaCopyStream final : public CopyStream {
   // 0.2 s on an H200 machine, and until then copies do. Both results belong to the thread until it is done.
   std::thread kernel_thread_;
   std::atomic<bool> kernel_is_done_ = false;
+  KernelUse kernel_use_ = KernelUse::allowed;
   std::unique_ptr<CopyKernel> kernel_;
   std::string kernel_refusal_;
   std::vector<CopyRun> runs_;

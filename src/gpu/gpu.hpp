@@ -25,6 +25,8 @@ struct Copy {
   CopySource from = CopySource::host;
 };
 
+enum class KernelUse : std::uint8_t { allowed, forbidden };
+
 // Copies in order, asynchronously. One thread at a time, except order_after(). Destroying it waits for its
 // copies.
 class CopyStream {
@@ -34,9 +36,10 @@ class CopyStream {
   // recorded afterwards is reached. Sources in host memory were pinned by one call, or none of them is
   // pinned. Returns the number of operations that the device was given. Throws device_failed.
   virtual std::uint64_t copy(std::span<const Copy> copies) = 0;
-  // Blocks until nothing is left to be made with the first copies: what loads code or pins memory waits for
-  // the whole device, and with it for streams that wait for this one.
-  virtual void prepare() = 0;
+  // Whether many small copies may go by a kernel. Not where streams wait for what these copies bring: a
+  // kernel may stand behind such a stream in one queue of the device, and loading its code waits for all
+  // streams. Blocks while that is going on.
+  virtual void use_kernel(KernelUse use) = 0;
   // Why many small copies go one by one; empty where they need not, or none was asked for.
   [[nodiscard]] virtual const std::string& kernel_refusal() const noexcept = 0;
   // A ticket for all copies so far. Tickets grow by one from 1.

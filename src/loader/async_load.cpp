@@ -4,6 +4,7 @@
 
 #include "base/engine_thread.hpp"
 #include "loader/interruption.hpp"
+#include "loader/settings.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -29,6 +30,15 @@ constexpr auto default_deadline = std::chrono::minutes(10);
 // The path gets this long after its deadline to end by itself.
 constexpr auto watchdog_grace = std::chrono::seconds(5);
 constexpr auto poll = std::chrono::milliseconds(20);
+
+// Seen to hang on an H200: the stream that waits stands before the copies that it waits for.
+void require_own_queues() {
+  if (!streams_share_one_queue()) return;
+  throw Error(
+      ErrorCode::environment_unfit,
+      "CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one queue of the device, where one that waits for a "
+      "value holds up the copies that it waits for: wait by event, or allow more connections");
+}
 
 class AsyncLoadImpl final : public AsyncLoad, private LoadObserver {
  public:
@@ -86,7 +96,10 @@ AsyncLoadImpl::AsyncLoadImpl(LoadParts parts, StreamWait wait)
   }
   missing_ = unsubmitted_;
   const auto placement_count = static_cast<std::uint32_t>(parts.plan.placements.size());
-  if (wait == StreamWait::wait_value) flags_ = gpu_->open_flags(placement_count + 1);
+  if (wait == StreamWait::wait_value) {
+    require_own_queues();
+    flags_ = gpu_->open_flags(placement_count + 1);
+  }
   const Clock::time_point give_up = later(later(parts.start, parts.request.deadline), watchdog_grace);
   for (std::uint32_t i = 0; flags_ != nullptr && i < placement_count; ++i) {
     if (missing_[i] == 0) flags_->set(i);  // without bytes

@@ -5,10 +5,6 @@
 #include "base/engine_thread.hpp"
 #include "base/text.hpp"
 #include "loader/host_facts.hpp"
-#include "loader/load_gds.hpp"
-#include "transfer/gds_path.hpp"
-#include "transfer/staged_path.hpp"
-#include "transfer/window_reads.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,8 +23,6 @@ namespace {
 // the first few there is a pause.
 constexpr std::uint32_t slabs_ahead = 2;
 constexpr auto allocation_pause = std::chrono::microseconds(50);
-// One is filled and one copied from; the third is ready when either ends.
-constexpr std::uint32_t window_count = 3;
 
 Clock::time_point deadline_of(const LoadParts& parts) {
   return parts.request.deadline.count() > 0 ? later(parts.start, parts.request.deadline)
@@ -108,10 +102,8 @@ void LoadImpl::begin() {
                                 .shape = {parts_.plan.slot_bytes, parts_.plan.slot_count},
                                 .reader_count = parts_.plan.reader_count,
                                 .io_uring = parts_.io_uring});
-  if (parts_.streams_wait_for_values) {
-    staging_->stream->prepare();
-    staging_->ring->pin_all(*parts_.gpu);
-  }
+  staging_->stream->use_kernel(parts_.streams_wait_for_values ? KernelUse::forbidden : KernelUse::allowed);
+  if (parts_.streams_wait_for_values) staging_->ring->pin_all(*parts_.gpu);
   try {
     path_thread_ = std::make_unique<std::thread>(start_engine_thread("inrush-path", [this] { run_path(); }));
   } catch (const std::system_error& error) {
@@ -123,45 +115,6 @@ void LoadImpl::begin() {
 }
 
 // --- the path's thread ---
-
-void LoadImpl::run_transfer() {
-  StagedParts staged{.gpu = *parts_.gpu,
-                     .stream = *staging_->stream,
-                     .queue = *staging_->queue,
-                     .ring = staging_->ring,
-                     .fallbacks = fallbacks_,
-                     .stop = stop_,
-                     .before_direct = [this] { register_ring(); }};
-  if (parts_.cufile == nullptr) return run_staged(std::move(staged));
-  LoadGds gds({.plan = parts_.plan,
-               .opening = *parts_.cufile,
-               .staging = *staging_,
-               .fallbacks = fallbacks_,
-               .report = report_});
-  try {
-    GdsPath(std::move(staged), gds.slots()).run(parts_.plan, *this);
-  } catch (...) {
-    gds.judge();
-    throw;
-  }
-  gds.judge();
-}
-
-void LoadImpl::run_staged(StagedParts staged) {
-  // Registering windows in mid-load would wait for the streams that wait for it.
-  if (!parts_.plan.page_cache_windows || parts_.streams_wait_for_values)
-    return StagedPath(std::move(staged)).run(parts_.plan, *this);
-  WindowReads windows(parts_.gpu, {parts_.plan.slot_bytes, window_count});
-  OwnSlots slots{
-      .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::cached, .name = "page cache windows"};
-  try {
-    StagedPath(std::move(staged), std::move(slots)).run(parts_.plan, *this);
-  } catch (...) {
-    report_.set_windows(windows.peak_bytes());
-    throw;
-  }
-  report_.set_windows(windows.peak_bytes());
-}
 
 void LoadImpl::run_path() noexcept {
   try {
@@ -196,11 +149,6 @@ Error LoadImpl::with_progress(const Error& error) const {
       fmt::format(
           "{} after {:.3g} s, with {} of {} loaded; give it more time, or find out why the storage is slow",
           error.what(), allowed, bytes_text(report_.loaded_bytes()), bytes_text(parts_.plan.loaded_bytes))};
-}
-
-void LoadImpl::register_ring() {
-  if (std::exchange(staging_->is_registered, true)) return;
-  staging_->queue->register_staging({staging_->ring->bytes(), staging_->ring});
 }
 
 std::optional<Work> LoadImpl::take() {

@@ -1,4 +1,6 @@
 // Settings from the environment and the configuration file. The only place of the library that reads either.
+#include "loader/settings.hpp"
+
 #include <inrush/loader.hpp>
 
 #include "base/text.hpp"
@@ -250,3 +252,9 @@ std::vector<Setting> settings_from_environment() {
 }
 
 }  // namespace inrush::inline v0
+
+namespace inrush::engine {
+
+bool streams_share_one_queue() { return variable_value("CUDA_DEVICE_MAX_CONNECTIONS") == "1"; }
+
+}  // namespace inrush::engine

@@ -153,7 +153,8 @@ TEST_P(TransferPathTest, TensorsOfNoneOneAndManyPieces) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  static constexpr std::array names = {"Host", "Windows", "Cuda", "P2pdma", "Nvfs", "Mute", "Silent", "Compat"};
+  static constexpr std::array names = {"Host", "Windows", "Cuda",   "P2pdma",
+                                       "Nvfs", "Mute",    "Silent", "Compat"};
   return std::string(names.at(static_cast<std::size_t>(std::get<PathKind>(info.param)))) +
          (std::get<Queue>(info.param) == Queue::threads ? "Threads" : "IoUring") +
          (std::get<PageCachePolicy>(info.param) == PageCachePolicy::keep ? "Keep" : "Bypass");

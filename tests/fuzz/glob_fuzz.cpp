@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-// What C++20 added to it is declared as compiled elsewhere, and is missing in the library of g++ 12; calls that
-// are counted are not inlined, so glob.cpp needs it.
+// What C++20 added to it is declared as compiled elsewhere, and is missing in the library of g++ 12; calls
+// that are counted are not inlined, so glob.cpp needs it.
 template class std::allocator<char>;
 
 namespace inrush::fuzz {

@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 namespace inrush {
 namespace {
@@ -24,6 +26,17 @@ std::uint64_t address_of(const Tensor& tensor) { return reinterpret_cast<std::ui
 class RealAsyncTest : public testing::TestWithParam<StreamWait> {
  protected:
   RealAsyncTest() : stream_(driver_.open_stream()) {}
+  void SetUp() override {
+    const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (GetParam() == StreamWait::event || connections == nullptr || std::string_view(connections) != "1")
+      return;
+    write_safetensors(folder_ / "refused.safetensors", mixed_tensors(mib, 1), 1);
+    Loader loader;
+    EXPECT_THROW(static_cast<void>(
+                     loader.load_async(discover(folder_ / "refused.safetensors"), poisoned(), GetParam())),
+                 Error);
+    GTEST_SKIP() << "one queue of the device: refused, as it must be";
+  }
   ~RealAsyncTest() override { driver_.close_stream(stream_); }
 
   // Memory of the driver's own, poisoned, so that bytes of an earlier load cannot pass for right ones.

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
 namespace inrush {
 namespace {
@@ -200,7 +201,8 @@ TEST(RealCopyKernel, EveryAlignmentAndLength) {
   ASSERT_NE(pin, nullptr) << refusal;
   const auto target = gpu->allocate(target_bytes, 256);
   const auto stream = gpu->open_stream();
-  stream->prepare();
+  const std::vector<engine::Copy> nothing(4, {.source = source.bytes().data(), .target = target.get()});
+  while (stream->kernel_refusal().empty() && stream->copy(nothing) > 0) std::this_thread::yield();
   std::uint64_t run_count = 0;
   const auto check = [&](auto&& next_length) {
     std::vector<std::byte> expected(target_bytes, std::byte{poison});

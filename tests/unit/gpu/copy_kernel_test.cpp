@@ -11,6 +11,7 @@
 #include <cstring>
 #include <random>
 #include <span>
+#include <thread>
 
 namespace inrush::engine {
 namespace {
@@ -31,7 +32,7 @@ class CopyKernelTest : public fakes::FakeCudaTest {
     expected_ = read_back(*gpu_, target_.get(), 8 * mib);
     pin();
     stream_ = gpu_->open_stream();
-    stream_->prepare();
+    await_kernel();
   }
   void TearDown() override {
     stream_ = nullptr;
@@ -44,6 +45,12 @@ class CopyKernelTest : public fakes::FakeCudaTest {
   void pin() {
     std::string refusal;
     pin_ = gpu_->pin(source_.bytes(), refusal);
+  }
+
+  // It is made on a thread, asked for by the first copies that would take it.
+  void await_kernel() {
+    std::vector<Copy> nothing(4, {.source = source_.bytes().data(), .target = target_.get(), .row_bytes = 0});
+    while (stream_->kernel_refusal().empty() && stream_->copy(nothing) > 0) std::this_thread::yield();
   }
 
   // Runs of that size, one behind the other, to places twice as far apart.
@@ -148,13 +155,20 @@ TEST_F(CopyKernelTest, CopiesDoUntilItIsThere) {
   EXPECT_EQ(count, 1U);
 }
 
+TEST_F(CopyKernelTest, CopiesDoWhereItIsNotAllowed) {
+  stream_->use_kernel(KernelUse::forbidden);
+  EXPECT_EQ(copy(runs_of(1000, 100)), 100U);
+  stream_->use_kernel(KernelUse::allowed);
+  EXPECT_EQ(copy(runs_of(1000, 100)), 1U);
+}
+
 TEST_F(CopyKernelTest, WhatTheDriverRefusesIsSaidAndDoneByCopies) {
   for (const char* entry : {"cuModuleLoadData", "cuModuleGetFunction", "cuMemHostRegister",
                             "cuMemHostGetDevicePointer", "cuEventCreate"}) {
     SCOPED_TRACE(entry);
     stream_ = gpu_->open_stream();
     cuda_->fail(entry, 1, CuResult::invalid_value);
-    stream_->prepare();
+    await_kernel();
     EXPECT_EQ(copy(runs_of(1000, 100)), 100U);
     EXPECT_NE(stream_->kernel_refusal().find(entry), std::string::npos) << stream_->kernel_refusal();
     EXPECT_EQ(copy(runs_of(1000, 50)), 50U) << "it is not asked again";

@@ -171,6 +171,19 @@ TEST_P(AsyncLoadTest, WhatItRefuses) {
       ErrorCode::environment_unfit);
 }
 
+TEST_P(AsyncLoadTest, OneQueueOfTheDeviceRefusesStreamsThatWaitForValues) {
+  write(mib);
+  const Checkpoint checkpoint = discover(folder_.path());
+  Loader loader(options());
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  EXPECT_EQ(
+      code_of([&] { static_cast<void>(loader.load_async(checkpoint, request(), StreamWait::wait_value)); }),
+      ErrorCode::environment_unfit);
+  const auto load = loader.load_async(checkpoint, request());
+  load->finish();
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
 TEST_P(AsyncLoadTest, TensorsWithoutBytes) {
   contents_ = write_safetensors(folder_ / "m.safetensors", {{"none", DType::f32, {0, 3}}}, 1);
   Loader loader(options());
