@@ -37,8 +37,10 @@ enum class IoUring : std::uint8_t { automatic, off };
 struct LoaderOptions {
   std::uint32_t reader_count_max = 12;
   std::uint64_t piece_bytes_max = 4ULL << 20;
-  std::uint64_t staging_bytes_max = 512ULL << 20;  // host memory for all loads of this Loader together
-  std::uint32_t loading_process_count = 1;         // processes of this node that load at the same time
+  // Host memory for all loads of this Loader together. Windows over the page cache, up to 96 MiB of a load
+  // with one or two CPUs, are not memory of the process and count apart: Report::window_peak_bytes.
+  std::uint64_t staging_bytes_max = 512ULL << 20;
+  std::uint32_t loading_process_count = 1;  // processes of this node that load at the same time
   IoUring io_uring = IoUring::automatic;
   std::string cuda_library =
       "libcuda.so.1";  // what dlopen is asked for; opened when a GPU is first asked for
@@ -74,10 +76,10 @@ struct Progress {
   double seconds = 0;  // since start()
 };
 
-// Where a take() ends although more has arrived.
+// Where a take() ends although more has arrived; it has at least one tensor.
 struct TakeLimits {
   std::uint64_t bytes_max = UINT64_MAX;  // reached or passed by the last tensor
-  std::size_t count_max = SIZE_MAX;      // at least 1
+  std::size_t count_max = SIZE_MAX;
 };
 
 // Destroying it cancels, drains and frees. next(), take() and get() are for one consumer thread; the rest may

@@ -32,6 +32,7 @@ struct Machine {
   std::uint32_t loading_process_count = 1;  // processes of this node that load at the same time
   std::uint64_t host_free_bytes = 0;        // least of what the host and the cgroups above us have available
   std::uint64_t staging_bytes_max = 512ULL << 20;  // budget for host memory of one load
+  bool page_cache_windows = true;  // page cache may be registered with the device while a load runs
   std::uint32_t reader_count_max = 12;
   std::uint64_t piece_bytes_max = 4ULL << 20;
   std::uint64_t slab_bytes_max = 256ULL << 20;

@@ -118,15 +118,21 @@ def selection(
 # Tens of thousands of new tensors bring about a collection of everything, which takes 80 ms in a process that
 # has imported torch and 200 with transformers: more than a load of 2 GB. In a longer load it is lost.
 _PAUSE_SECONDS_MAX = 1.0
+# Fewer do not bring it about, and a load of few large tensors may wait long for one of them.
+_PAUSE_TENSORS_MIN = 4096
 
 
 class _CollectorPause:
     """Python's garbage collector rests until the block ends or has run for a while."""
 
+    def __init__(self, tensor_count: int) -> None:
+        self._is_wanted = tensor_count >= _PAUSE_TENSORS_MIN
+
     def __enter__(self) -> _CollectorPause:
         self._until = time.monotonic() + _PAUSE_SECONDS_MAX
-        self._is_ours = gc.isenabled()
-        gc.disable()
+        self._is_ours = self._is_wanted and gc.isenabled()
+        if self._is_ours:
+            gc.disable()
         return self
 
     def end_when_due(self) -> None:
@@ -154,9 +160,9 @@ class Batches:
             self._tell()
         self._tell()
 
-    def take_all(self, take: Callable[[], int]) -> None:
+    def take_all(self, take: Callable[[], int], tensor_count: int) -> None:
         """Calls what takes a batch from the load itself and says how many tensors it had, until that is 0."""
-        with _CollectorPause() as pause:
+        with _CollectorPause(tensor_count) as pause:
             while take():
                 self._tell()
                 pause.end_when_due()

@@ -71,9 +71,7 @@ CudaCopyStream::~CudaCopyStream() {
 
 std::uint64_t CudaCopyStream::copy(std::span<const Copy> copies) {
   const CudaBinding binding(*context_);
-  const auto first_small = std::ranges::find_if(copies, is_small_run);
-  const auto device_offset =
-      takes_kernel(copies) ? device_offset_of(*first_small) : std::optional<std::uint64_t>();
+  const std::optional<std::uint64_t> device_offset = kernel_offset(copies);
   std::uint64_t count = 0;
   runs_.clear();
   for (const Copy& copy : copies) {
@@ -115,11 +113,14 @@ const std::string& CudaCopyStream::kernel_refusal() const noexcept {
   return kernel_is_done_ ? kernel_refusal_ : none_yet;
 }
 
-bool CudaCopyStream::takes_kernel(std::span<const Copy> copies) {
+// Of the copies' sources, where the kernel is for them and there.
+std::optional<std::uint64_t> CudaCopyStream::kernel_offset(std::span<const Copy> copies) {
   if (kernel_use_ == KernelUse::forbidden || std::ranges::count_if(copies, is_small_run) < kernel_runs_min)
-    return false;
+    return std::nullopt;
+  const std::optional<std::uint64_t> offset = device_offset_of(*std::ranges::find_if(copies, is_small_run));
+  if (!offset) return std::nullopt;
   begin_kernel();
-  return kernel_is_done_ && kernel_ != nullptr;
+  return kernel_is_done_ && kernel_ != nullptr ? offset : std::nullopt;
 }
 
 // What leads from the source's address to the one that the device knows it by; nothing where the memory is

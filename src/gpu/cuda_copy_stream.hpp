@@ -53,7 +53,7 @@ class CudaCopyStream final : public CopyStream {
   [[nodiscard]] Stream make_stream() const;
   [[nodiscard]] Event make_event() const;
   void begin_kernel();
-  [[nodiscard]] bool takes_kernel(std::span<const Copy> copies);
+  [[nodiscard]] std::optional<std::uint64_t> kernel_offset(std::span<const Copy> copies);
   [[nodiscard]] std::optional<std::uint64_t> device_offset_of(const Copy& copy) const;
   void start(const Copy& copy) const;
   void start_run(const Copy& copy) const;

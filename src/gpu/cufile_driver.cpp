@@ -7,10 +7,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 namespace inrush::engine {
@@ -49,20 +51,28 @@ class DescriptorZeroKept {
 };
 
 // A log in the current folder, where libcufile 1.15.1 to 1.20.0 put it whatever its parameters say (seen on
-// an H200 machine and without a GPU). One that was not there before goes again; what the library writes later
-// goes nowhere.
+// an H200 machine and without a GPU). Where there was none before, one that is ours goes again; what the
+// library writes later goes nowhere.
 class CurrentFolderKept {
  public:
-  CurrentFolderKept() : had_log_(::access(log_name, F_OK) == 0) {}
+  CurrentFolderKept()
+      : folder_(::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC)),
+        had_log_(::faccessat(folder_.get(), log_name, F_OK, 0) == 0),
+        start_(std::chrono::system_clock::now()) {}
   ~CurrentFolderKept() {
-    if (!had_log_) ::unlink(log_name);
+    struct stat log {};
+    if (had_log_ || ::fstatat(folder_.get(), log_name, &log, AT_SYMLINK_NOFOLLOW) != 0) return;
+    const auto born = std::chrono::system_clock::from_time_t(log.st_ctime + 1);  // whole seconds
+    if (log.st_uid == ::geteuid() && born >= start_) ::unlinkat(folder_.get(), log_name, 0);
   }
   CurrentFolderKept(const CurrentFolderKept&) = delete;
   CurrentFolderKept& operator=(const CurrentFolderKept&) = delete;
 
  private:
   static constexpr const char* log_name = "cufile.log";
+  const UniqueFd folder_;
   const bool had_log_;
+  const std::chrono::system_clock::time_point start_;
 };
 
 template <typename Counters>

@@ -70,12 +70,12 @@ std::vector<LoadState::Taken> LoadState::take_ready(const TakeLimits& limits) {
   const std::lock_guard lock(mutex_);
   std::vector<Taken> taken;
   std::uint64_t taken_bytes = 0;
-  while (taken.size() < limits.count_max && taken_bytes < limits.bytes_max) {
+  do {
     std::optional<Taken> next = take_next_locked();
     if (!next) break;
     taken_bytes += plan_.placements[next->placement].size_bytes;
     taken.push_back(std::move(*next));
-  }
+  } while (taken.size() < limits.count_max && taken_bytes < limits.bytes_max);
   return taken;
 }
 

@@ -5,6 +5,7 @@
 #include "transfer/staged_path.hpp"
 #include "transfer/window_reads.hpp"
 
+#include <memory>
 #include <utility>
 
 namespace inrush::engine {
@@ -13,6 +14,7 @@ namespace {
 
 // One is filled and one copied from; the third is ready when either ends.
 constexpr std::uint32_t window_count = 3;
+constexpr const char* window_name = "page cache windows";
 
 }  // namespace
 
@@ -40,19 +42,23 @@ void LoadImpl::run_transfer() {
 }
 
 void LoadImpl::run_staged(StagedParts staged) {
-  // Registering windows in mid-load would wait for the streams that wait for it.
-  if (!parts_.plan.page_cache_windows || parts_.streams_wait_for_values)
-    return StagedPath(std::move(staged)).run(parts_.plan, *this);
-  WindowReads windows(parts_.gpu, {parts_.plan.slot_bytes, window_count});
+  std::unique_ptr<WindowReads> windows;
+  try {
+    if (parts_.plan.page_cache_windows)
+      windows = std::make_unique<WindowReads>(parts_.gpu, RingShape{parts_.plan.slot_bytes, window_count});
+  } catch (const Error& error) {
+    fallbacks_.record(window_name, error.what());
+  }
+  if (windows == nullptr) return StagedPath(std::move(staged)).run(parts_.plan, *this);
   OwnSlots slots{
-      .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::cached, .name = "page cache windows"};
+      .reads = [&] { return windows.get(); }, .ranges = OwnSlotRanges::resident, .name = window_name};
   try {
     StagedPath(std::move(staged), std::move(slots)).run(parts_.plan, *this);
   } catch (...) {
-    report_.set_windows(windows.peak_bytes());
+    report_.set_windows(windows->peak_bytes());
     throw;
   }
-  report_.set_windows(windows.peak_bytes());
+  report_.set_windows(windows->peak_bytes());
 }
 
 void LoadImpl::register_ring() {

@@ -89,7 +89,7 @@ class Loader::Impl {
   [[nodiscard]] bool is_own_process() const { return ::getpid() == pid_; }
 
  private:
-  LoadParts prepare(const Checkpoint& checkpoint, const LoadRequest& request);
+  LoadParts prepare(const Checkpoint& checkpoint, const LoadRequest& request, StreamWait wait);
   std::shared_ptr<const CudaDriver> driver_locked();
   std::shared_ptr<CufileOpening> cufile_of(const std::shared_ptr<Gpu>& gpu, CufileMode mode);
   std::shared_ptr<CufileOpening> open_cufile(const Plan& plan, const LoadRequest& request,
@@ -256,12 +256,28 @@ Machine Loader::Impl::machine(const Device& device, const std::string& path) {
   return machine;
 }
 
-LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest& request) {
+namespace {
+
+// Allocating and registering in mid-load would wait for streams that wait for the load.
+void leave_what_waits_for_the_device(Machine& facts) {
+  facts.page_cache_windows = false;
+  for (PathChoice& path : facts.paths) {
+    if (path.name == "staged" || !path.usable) continue;
+    path.usable = false;
+    path.reason =
+        "streams wait for values of this load, and its ring would be registered meanwhile: wait by event";
+  }
+}
+
+}  // namespace
+
+LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest& request, StreamWait wait) {
   const Clock::time_point begin = Clock::now();
   const std::shared_ptr<Gpu> gpu = gpu_of(request.device);
   LoadRequest bound = request;
   bound.device = gpu->device();  // with its UUID, as the plan knows it
-  const Machine facts = machine(bound.device, checkpoint.path());
+  Machine facts = machine(bound.device, checkpoint.path());
+  if (wait == StreamWait::wait_value) leave_what_waits_for_the_device(facts);
   Plan plan = make_plan(checkpoint, bound, facts);
   if (gpu->is_host() && !request.allocate) require_host_memory(plan, request, facts);
   std::shared_ptr<CufileOpening> cufile = open_cufile(plan, bound, gpu);
@@ -279,14 +295,14 @@ LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest&
 }
 
 std::unique_ptr<Load> Loader::Impl::start(const Checkpoint& checkpoint, const LoadRequest& request) {
-  auto load = std::make_unique<LoadImpl>(prepare(checkpoint, request));
+  auto load = std::make_unique<LoadImpl>(prepare(checkpoint, request, StreamWait::event));
   load->begin();
   return load;
 }
 
 std::unique_ptr<AsyncLoad> Loader::Impl::load_async(const Checkpoint& checkpoint, const LoadRequest& request,
                                                     StreamWait wait) {
-  return start_async_load(prepare(checkpoint, async_request(request, wait)), wait);
+  return start_async_load(prepare(checkpoint, async_request(request, wait), wait), wait);
 }
 
 void Loader::Impl::require_own_process() const {

@@ -104,7 +104,8 @@ RingChoice choose_ring(const Machine& machine, std::uint64_t wanted_bytes) {
 }
 
 bool takes_windows(const Machine& machine) {
-  return cpus_of(machine) <= window_cpus_max && machine.piece_bytes_max >= window_bytes_floor &&
+  return machine.page_cache_windows && cpus_of(machine) <= window_cpus_max &&
+         machine.piece_bytes_max >= window_bytes_floor &&
          machine.staging_bytes_max >= window_ring_slots * slot_bytes_for(window_bytes_max);
 }
 

@@ -20,8 +20,8 @@ struct RingChoice {
 // For a load of `wanted_bytes`, before the pieces are known. Throws invalid_request where the staging budget
 // has no room for two slots.
 [[nodiscard]] RingChoice choose_ring(const Machine& machine, std::uint64_t wanted_bytes);
-// Whether few CPUs make windows over the page cache the faster way, nobody asked for smaller pieces, and the
-// budget has room for theirs on the way that is left where a window is refused.
+// Whether the machine allows them, few CPUs make windows over the page cache the faster way, nobody asked for
+// smaller pieces, and the budget has room for theirs on the way that is left where a window is refused.
 [[nodiscard]] bool takes_windows(const Machine& machine);
 // The ring of such a load.
 [[nodiscard]] RingChoice choose_window_ring(const Machine& machine, std::uint64_t wanted_bytes);

@@ -39,9 +39,9 @@ class OwnSlotReads {
 
 // Which pieces fill them, where their file allows it.
 enum class OwnSlotRanges : std::uint8_t {
-  cold,    // what the page cache has comes from there by copies, which nothing beats
-  all,     // the path was forced
-  cached,  // what the page cache has, or is to keep
+  cold,      // what the page cache has comes from there by copies, which nothing beats
+  all,       // the path was forced
+  resident,  // what the page cache has
 };
 
 struct OwnSlots {

@@ -5,6 +5,7 @@
 #include "base/range.hpp"
 #include "base/text.hpp"
 #include "transfer/copy_runs.hpp"
+#include "transfer/slot.hpp"
 
 #include <fmt/format.h>
 
@@ -37,45 +38,14 @@ constexpr auto drain_grace = 100ms;
 // EINTR and EAGAIN without a byte of progress, in a row, before the storage is called broken.
 constexpr std::uint32_t stalled_attempts_max = 10'000;
 constexpr std::size_t named_refusals_max = 4;
+// Of a piece that has the size of a window and comes by the ring after all: a cancel waits for a read.
+constexpr std::uint64_t window_read_bytes = 4ULL << 20;
 // Slots start at multiples of this; also what cuFile goes straight for.
 constexpr std::uint32_t slot_alignment_bytes = 4096;
-
-struct Slot {
-  Work work;
-  std::shared_ptr<const File> reader;  // the file itself, or as cuFile reads it
-  ReadMode mode = ReadMode::buffered;
-  bool in_place = false;
-  std::uint64_t read_offset =
-      0;                         // file position of target[0]: the piece's own, rounded down for direct reads
-  std::uint64_t need_bytes = 0;  // until the end of the piece
-  std::uint64_t filled_bytes = 0;
-  std::span<std::byte> target;  // as long as the read may be
-  std::uint32_t stalled_attempts = 0;
-  Arrival arrival;
-};
 
 bool is_one_run(const Piece& piece, std::span<const Segment> segments) {
   return segments.size() == 1 && segments[0].row_count == 1 && segments[0].source_offset == 0 &&
          segments[0].row_bytes == piece.size_bytes;
-}
-
-// Into a slot that its way of reading brings along.
-bool is_own(ReadMode mode) { return mode == ReadMode::device || mode == ReadMode::mapped; }
-
-Route route_of(ReadMode mode, bool in_place) {
-  switch (mode) {
-    case ReadMode::buffered:
-      return in_place ? Route::cached_place : Route::cached_ring;
-    case ReadMode::populate:
-      return in_place ? Route::populated_place : Route::populated_ring;
-    case ReadMode::direct:
-      return Route::direct_ring;
-    case ReadMode::mapped:
-      return Route::cached_window;
-    case ReadMode::device:
-      break;
-  }
-  return Route::cufile;
 }
 
 // Errors of a direct read that say "not this way" rather than "the data is lost". EFAULT: fixed buffers of
@@ -92,6 +62,7 @@ class PieceRun {
         plan_(plan),
         sink_(sink),
         host_slot_count_(parts.ring->shape().slot_count),
+        read_bytes_max_(plan.page_cache_windows ? window_read_bytes : UINT64_MAX),
         slots_(host_slot_count_),
         runs_(parts.stream) {
     for (std::uint32_t index = 0; index < host_slot_count_; ++index) free_.push_back(index);
@@ -193,15 +164,13 @@ class PieceRun {
   // Resident ranges come by copy whatever the policy says: that is what the page cache is for.
   ReadMode choose_mode(const Work& work) {
     const Piece& piece = plan_.pieces[work.piece];
-    const bool is_kept = plan_.page_cache != PageCachePolicy::bypass;
     const OwnSlotRanges ranges = own_ != nullptr ? own_->ranges : OwnSlotRanges::cold;
     if (ranges == OwnSlotRanges::all && can_use_own_slot(work)) return reads_->mode();
     const bool is_resident = work.file->is_resident({piece.offset, piece.size_bytes});
-    const bool is_for_own = (ranges == OwnSlotRanges::cold && !is_resident) ||
-                            (ranges == OwnSlotRanges::cached && (is_resident || is_kept));
+    const bool is_for_own = is_resident == (ranges == OwnSlotRanges::resident);
     if (is_for_own && can_use_own_slot(work)) return reads_->mode();
     if (is_resident) return ReadMode::buffered;
-    if (is_kept) return ReadMode::populate;
+    if (plan_.page_cache != PageCachePolicy::bypass) return ReadMode::populate;
     return can_read_direct(work) ? ReadMode::direct : ReadMode::populate;
   }
 
@@ -295,11 +264,14 @@ class PieceRun {
   void submit(std::uint32_t index) {
     Slot& slot = slots_[index];
     ++slot.arrival.read_count;
+    const std::span<std::byte> rest = slot.target.subspan(slot.filled_bytes);
+    slot.asked_bytes =
+        is_own(slot.mode) ? rest.size() : std::min<std::uint64_t>(rest.size(), read_bytes_max_);
     parts_.queue.submit({.tag = index,
                          .file = slot.reader,
                          .mode = slot.mode,
                          .offset = slot.read_offset + slot.filled_bytes,
-                         .target = slot.target.subspan(slot.filled_bytes),
+                         .target = rest.first(slot.asked_bytes),
                          .target_owner = owner_of(slot)});
   }
 
@@ -337,7 +309,7 @@ class PieceRun {
   // read another way.
   void continue_read(std::uint32_t index, std::uint64_t moved_bytes) {
     Slot& slot = slots_[index];
-    ++slot.arrival.retry_count;
+    if (moved_bytes < slot.asked_bytes) ++slot.arrival.retry_count;
     slot.stalled_attempts = 0;
     // All pages of the file that there are have come.
     if (slot.mode == ReadMode::mapped) return leave_own_slot(index, "the file ends inside the piece");
@@ -401,7 +373,7 @@ class PieceRun {
 
   void take_filled(std::uint32_t index) {
     Slot& slot = slots_[index];
-    slot.arrival.route = route_of(slot.mode, slot.in_place);
+    slot.arrival.route = route_of(slot);
     if (slot.in_place) {
       sink_.submitted(slot.work.piece);
       return retire(index);
@@ -474,6 +446,7 @@ class PieceRun {
   const Plan& plan_;
   TransferSink& sink_;
   const std::uint32_t host_slot_count_;
+  const std::uint64_t read_bytes_max_;
   std::vector<Slot> slots_;
   std::deque<std::uint32_t> free_;
   std::deque<std::uint32_t> free_own_;

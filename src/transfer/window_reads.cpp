@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -63,15 +64,28 @@ class WindowReads::Windows {
       std::string refusal;
       std::shared_ptr<void> registration = gpu_->pin_read_only(window, refusal);
       const std::lock_guard lock(mutex_);
-      pin_refusal_ = registration == nullptr ? std::move(refusal) : std::string();
-      if (registration == nullptr) return false;
+      if (registration == nullptr) {
+        pin_refusal_ = std::move(refusal);
+        return false;
+      }
       pins_[index] = {std::move(registration), window.size()};
       pinned_bytes_ += window.size();
       peak_bytes_ = std::max(peak_bytes_, pinned_bytes_);
       return true;
-    } catch (...) {  // no memory for a word, or a device that is lost: the next call to it says so
+    } catch (const Error& error) {
+      return refuse(error.what());
+    } catch (const std::exception&) {  // no memory for a word
       return false;
     }
+  }
+
+  bool refuse(const char* reason) noexcept {
+    const std::lock_guard lock(mutex_);
+    try {
+      pin_refusal_ = reason;
+    } catch (const std::bad_alloc&) {
+    }
+    return false;
   }
 
   const std::shared_ptr<Gpu> gpu_;

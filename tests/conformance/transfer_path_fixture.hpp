@@ -158,7 +158,7 @@ class TransferPathTest : public testing::TestWithParam<Case> {
   void run_windows(StagedParts parts, const Plan& plan, PlanSink& sink) {
     WindowReads windows(gpu_, {plan.slot_bytes, 3});
     const OwnSlots slots{
-        .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::cached, .name = "page cache windows"};
+        .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::resident, .name = "page cache windows"};
     try {
       StagedPath(std::move(parts), slots).run(plan, sink);
     } catch (...) {

@@ -27,7 +27,7 @@ class Live(ctypes.Structure):
 
     _fields_ = [(name, ctypes.c_uint64) for name in (
         "contexts", "allocations", "allocated_bytes", "registrations", "registered_bytes", "streams",
-        "events",
+        "events", "modules",
     )]
 
     def __eq__(self, other):

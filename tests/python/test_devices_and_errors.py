@@ -30,7 +30,7 @@ def path(make_checkpoint):
 @pytest.fixture
 def gpus(driver):
     """A loader that sees two GPUs."""
-    return inrush.Loader(cuda_library=driver.path)
+    return inrush.Loader(cuda_library=driver.path, piece_bytes="2MiB")  # no windows, however few CPUs
 
 
 def raised_by(call, *arguments, **more):
@@ -282,7 +282,7 @@ control = ctypes.CDLL(sys.argv[1]).fake_cuda_control
 control.restype = ctypes.POINTER(ctypes.c_void_p)
 set_pinned_bytes_max = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(control()[4])
 set_pinned_bytes_max(0)
-report = inrush.load(sys.argv[2], "cuda:0", loader=inrush.Loader(cuda_library=sys.argv[1])).report
+report = inrush.load(sys.argv[2], "cuda:0", loader=inrush.Loader(cuda_library=sys.argv[1], piece_bytes="2MiB")).report
 print(len(report.fallbacks))
 """
 

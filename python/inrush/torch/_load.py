@@ -70,7 +70,7 @@ def load(
     )
     with _loads.running(plan.loader, plan.checkpoint, plan.request, progress) as (running, batches):
         tensors = Tensors(plan.checkpoint, plan.request)
-        batches.take_all(lambda: plan.memory.take(running, tensors))
+        batches.take_all(lambda: plan.memory.take(running, tensors), len(tensors))
         tensors.report = running.report()
     return tensors
 
