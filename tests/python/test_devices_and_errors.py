@@ -282,7 +282,8 @@ control = ctypes.CDLL(sys.argv[1]).fake_cuda_control
 control.restype = ctypes.POINTER(ctypes.c_void_p)
 set_pinned_bytes_max = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(control()[4])
 set_pinned_bytes_max(0)
-report = inrush.load(sys.argv[2], "cuda:0", loader=inrush.Loader(cuda_library=sys.argv[1], piece_bytes="2MiB")).report
+loader = inrush.Loader(cuda_library=sys.argv[1], piece_bytes="2MiB")
+report = inrush.load(sys.argv[2], "cuda:0", loader=loader).report
 print(len(report.fallbacks))
 """
 
