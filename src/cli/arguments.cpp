@@ -81,7 +81,9 @@ std::chrono::nanoseconds parse_duration(std::string_view spelling) {
   const std::string_view name(end, static_cast<std::size_t>(last - end));
   const auto unit = std::ranges::find(duration_units, name, &DurationUnit::name);
   const double seconds = error == std::errc() && unit != duration_units.end() ? count * unit->seconds : 0;
-  const auto duration = std::chrono::duration<double>(seconds <= duration_seconds_max ? seconds : 0);
+  // Both ends before the cast: a double beyond the range of an integer, negative too, has no value there.
+  const bool in_range = seconds > 0 && seconds <= duration_seconds_max;
+  const auto duration = std::chrono::duration<double>(in_range ? seconds : 0);
   const auto rounded = std::chrono::duration_cast<std::chrono::nanoseconds>(duration);
   if (rounded.count() > 0) return rounded;
   throw Error(ErrorCode::invalid_request,

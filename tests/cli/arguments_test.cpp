@@ -33,7 +33,8 @@ TEST(ParseDuration, AcceptsUnits) {
 
 TEST(ParseDuration, RefusesWhatIsNoTime) {
   for (const char* text :
-       {"", "s", "0", "-1", "never", "nan", "inf", "1e300", "5 s", "5d", "99999h", "0.0000000001"}) {
+       {"", "s", "0", "-1", "never", "nan", "inf", "1e300", "5 s", "5d", "99999h", "0.0000000001",
+        "-18446744073709551616"}) {
     EXPECT_THROW((void)parse_duration(text), Error) << text;
   }
 }

@@ -38,7 +38,8 @@ GLOBS = [
     "*" + "[" * 390 + "b\0" + "[" * 400, "*a" * 50 + "b\0" + "a" * 300,
 ]
 SPELLINGS = ["0", "64KiB", "8M", "2GiB", "8MB", "1t", "18446744073709551615", "16777216TiB", "5s", "1.5s",
-             "500ms", "2m", "1h", "lm_head.weight=0:0:1024", "a=b:c=1:2:3", "=0:0:0", "inpsect", "1e400s"]
+             "500ms", "2m", "1h", "lm_head.weight=0:0:1024", "a=b:c=1:2:3", "=0:0:0", "inpsect", "1e400s",
+             "-18446744073709551616"]
 CONFIGS = [
     "{}", '{"readers": 8}', '{"readers": 8, /* why */ "piece_bytes": "8MiB", "io_uring": "off",}',
     '{"staging_bytes": 1073741824, "processes": "4"} // end', '{"readers": -1}', '{"unknown": 1}', "[]",
