@@ -7,8 +7,8 @@
 // touched by it before. "later": the same Loader, the other folder, the first one's tensors dropped before.
 #include <inrush/loader.hpp>
 
-#include "base/host_pages.hpp"
 #include "gpu/cuda_driver.hpp"
+#include "loader/limits.hpp"
 #include "storage/local_store.hpp"
 
 #include <fmt/format.h>
@@ -31,30 +31,11 @@ using engine::seconds_between;
 constexpr std::uint64_t mib = 1ULL << 20;
 constexpr unsigned verify_thread_count = 8;
 
-// Pinned huge pages to the device in 64 MiB pieces on one stream: what no load can exceed. Best of `rounds`
-// of 4 GiB.
-double measure_pinned_limit(engine::Gpu& gpu, int rounds) {
-  constexpr std::uint64_t piece_bytes = 64 * mib;
-  engine::HostPages pages(4 * piece_bytes);
-  pages.populate(0, pages.bytes().size());
-  std::string refusal;
-  const std::shared_ptr<void> pin = gpu.pin(pages.bytes(), refusal);
-  if (pin == nullptr) throw Error(ErrorCode::device_failed, "pin: " + refusal);
-  const std::shared_ptr<void> target = gpu.allocate(piece_bytes, 256);
-  const std::unique_ptr<engine::CopyStream> stream = gpu.open_stream();
-  double best = 0;
-  for (int round = 0; round < rounds; ++round) {
-    const Clock::time_point start = Clock::now();
-    for (std::uint64_t i = 0; i < 64; ++i) {
-      const engine::Copy copy{.source = pages.bytes().data() + i % 4 * piece_bytes,
-                              .target = target.get(),
-                              .row_bytes = piece_bytes};
-      stream->copy({&copy, 1});
-    }
-    stream->wait(stream->record());
-    best = std::max(best, 64.0 * piece_bytes / seconds_between(start, Clock::now()));
-  }
-  return best;
+// What no load can exceed.
+double measure_pinned_limit(engine::Gpu& gpu) {
+  const Limit limit = engine::measure_pinned(gpu, {.duration = std::chrono::milliseconds(500)});
+  if (!limit.reason.empty()) throw Error(ErrorCode::device_failed, limit.reason);
+  return limit.bytes_per_second;
 }
 
 // Brings the files into the page cache by plain reads.
@@ -144,7 +125,7 @@ int run(int argument_count, char** arguments) {
   double limit = 0;
   if (device.kind == DeviceKind::cuda) {
     gpu = engine::open_cuda_gpu(engine::CudaDriver::open("libcuda.so.1"), device);
-    limit = measure_pinned_limit(*gpu, 5);
+    limit = measure_pinned_limit(*gpu);
     fmt::print("{{\"what\":\"pinned_limit\",\"gbps\":{:.2f}}}\n", limit / 1e9);
   }
   std::uint64_t wrong_count = 0;
@@ -161,7 +142,7 @@ int run(int argument_count, char** arguments) {
     }
   }
   if (gpu != nullptr)
-    fmt::print("{{\"what\":\"pinned_limit\",\"gbps\":{:.2f}}}\n", measure_pinned_limit(*gpu, 5) / 1e9);
+    fmt::print("{{\"what\":\"pinned_limit\",\"gbps\":{:.2f}}}\n", measure_pinned_limit(*gpu) / 1e9);
   fmt::print("{}\n", wrong_count == 0 ? "every byte equal" : "WRONG BYTES");
   return wrong_count == 0 ? 0 : 5;
 }

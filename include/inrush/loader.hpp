@@ -196,6 +196,32 @@ struct ProbeReport {
   std::string why_not_cached;  // where cached_in is empty
 };
 
+struct LimitOptions {
+  std::chrono::nanoseconds duration = std::chrono::seconds(2);  // of each figure, roughly
+  // Asked on this thread every 50 ms or so. True ends the call with `cancelled`; it may throw.
+  std::function<bool()> interrupted = {};
+};
+
+// One figure of Limits.
+struct Limit {
+  double bytes_per_second = 0;  // 0: not measured
+  std::string how = {};         // "O_DIRECT, reads of 4 MiB, 16 at once, by io_uring"
+  std::string reason = {};      // why it was not measured: "O_DIRECT is refused: ..."
+
+  bool operator==(const Limit&) const = default;
+};
+
+// What the machine gives, without a load. A cold load to a GPU cannot be faster than the least of storage and
+// pinned, a warm one than the least of page_cache and pinned.
+struct Limits {
+  Device device;
+  Limit storage;     // O_DIRECT reads, the best of several sizes and depths
+  Limit page_cache;  // resident pages into host memory, by as many readers as a load would have
+  Limit pinned;      // pinned host memory to the device; never measured for the CPU
+
+  bool operator==(const Limits&) const = default;
+};
+
 // May be shared by threads; several loads at once are legal. It must outlive its Loads, not the tensors.
 // A forked child that uses a Loader of its parent gets invalid_request ("use spawn").
 class INRUSH_API Loader {
@@ -232,6 +258,12 @@ class INRUSH_API Loader {
   // an empty one), cancelled, and what discover() throws.
   [[nodiscard]] ProbeReport probe(const std::string& path, const Device& device,
                                   const ProbeOptions& options = {});
+  // Measures what bounds a load of `checkpoint` to the device; reads up to 16 of its files, the largest. Uses
+  // up to 256 MiB of memory, and leaves up to 1 GiB of the files in the page cache where there is room.
+  // Blocks for a few times options.duration. Throws environment_unfit (no such device), not_found,
+  // invalid_request, device_failed, cancelled; what storage or memory refuses is a Limit's reason.
+  [[nodiscard]] Limits measure_limits(const Checkpoint& checkpoint, const Device& device,
+                                      const LimitOptions& options = {});
   // Frees the rings and threads that no load is using.
   void release_idle();
 

@@ -8,6 +8,7 @@
 #include "loader/cufile_opening.hpp"
 #include "loader/host_facts.hpp"
 #include "loader/interruption.hpp"
+#include "loader/limits.hpp"
 #include "loader/load_impl.hpp"
 #include "loader/probe.hpp"
 #include "loader/probe_cache.hpp"
@@ -83,6 +84,7 @@ class Loader::Impl {
   std::unique_ptr<AsyncLoad> load_async(const Checkpoint& checkpoint, const LoadRequest& request,
                                         StreamWait wait);
   ProbeReport probe(const std::string& path, const Device& device, const ProbeOptions& options);
+  Limits measure_limits(const Checkpoint& checkpoint, const Device& device, const LimitOptions& options);
   void require_own_process() const;
   std::shared_ptr<Gpu> gpu_of(const Device& device);
   void release_idle() { pool_->release_idle(); }
@@ -241,6 +243,15 @@ ProbeReport Loader::Impl::probe(const std::string& path, const Device& device, c
                    options);
 }
 
+Limits Loader::Impl::measure_limits(const Checkpoint& checkpoint, const Device& device,
+                                    const LimitOptions& options) {
+  return engine::measure_limits({.checkpoint = checkpoint,
+                                 .machine = machine(device, checkpoint.path()),
+                                 .gpu = gpu_of(device),
+                                 .io_uring = options_.io_uring},
+                                options);
+}
+
 Machine Loader::Impl::machine(const Device& device, const std::string& path) {
   const std::shared_ptr<Gpu> gpu = gpu_of(device);
   const HostFacts host = read_host_facts();
@@ -367,6 +378,16 @@ void Loader::copy_to_host(const Tensor& tensor, std::uint64_t offset, std::span<
 ProbeReport Loader::probe(const std::string& path, const Device& device, const ProbeOptions& options) {
   impl_->require_own_process();
   return impl_->probe(path, device, options);
+}
+
+Limits Loader::measure_limits(const Checkpoint& checkpoint, const Device& device,
+                              const LimitOptions& options) {
+  impl_->require_own_process();
+  try {
+    return impl_->measure_limits(checkpoint, device, options);
+  } catch (const Error& error) {
+    throw error.within("limits of " + engine::printable(checkpoint.path()));
+  }
 }
 
 void Loader::release_idle() {
