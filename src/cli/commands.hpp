@@ -12,6 +12,7 @@ void add_load_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_warm_command(CLI::App& app);
 void add_probe_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
 void add_env_command(CLI::App& app);
 void add_explain_command(CLI::App& app);
 void add_stats_command(CLI::App& app);

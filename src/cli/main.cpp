@@ -25,6 +25,7 @@ constexpr std::string_view examples =
     "  inrush inspect /models/llama          its files and tensors\n"
     "  inrush warm /models/llama             into the page cache, ahead of its load\n"
     "  inrush probe /models/llama            measure each way from there into the GPU\n"
+    "  inrush bench /models/llama            what the machine gives, and how much of it loads reach\n"
     "  inrush env                            the settings and where they came from\n"
     "  inrush explain 5027                   what an error code means\n"
     "  inrush load --help                    all about one command\n";
@@ -37,6 +38,7 @@ void add_commands(CLI::App& app) {
   add_inspect_command(app);
   add_warm_command(app);
   add_probe_command(app);
+  add_bench_command(app);
   add_env_command(app);
   add_explain_command(app);
   add_stats_command(app);
@@ -95,7 +97,8 @@ int parse_and_run(CLI::App& app, std::vector<std::string> words) {
     app.parse(std::move(words));
     if (app.get_subcommands().empty()) {
       write_stderr_line(
-          "no command: load, inspect, warm, probe, env, explain, stats or version (see: inrush --help)");
+          "no command: load, inspect, warm, probe, bench, env, explain, stats or version (see: inrush "
+          "--help)");
       return exit_usage;
     }
     return 0;

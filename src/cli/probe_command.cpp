@@ -5,6 +5,7 @@
 #include <inrush/report.hpp>
 
 #include "cli/arguments.hpp"
+#include "cli/device_choice.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/output.hpp"
 
@@ -57,17 +58,10 @@ ProbeOptions make_options(const ProbeArguments& arguments) {
   return options;
 }
 
-Device choose_device(Loader& loader, const std::string& spelling) {
-  if (spelling != "auto") return parse_device(spelling);
-  const std::vector<Device> devices = loader.devices();
-  const auto gpu = std::ranges::find(devices, DeviceKind::cuda, &Device::kind);
-  return gpu == devices.end() ? Device{} : *gpu;
-}
-
 ProbeReport run_probe_of(const ProbeArguments& arguments) {
   const ProbeOptions options = make_options(arguments);
   Loader loader(options_from_environment());
-  const Device device = choose_device(loader, arguments.device);
+  const Device device = choose_device_named(loader, arguments.device);
   const InterruptDeferral deferral;  // the child must end with us
   try {
     return loader.probe(arguments.path, device, options);
