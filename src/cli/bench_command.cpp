@@ -17,10 +17,11 @@ constexpr std::string_view examples =
     "  inrush bench /models/llama --seconds 10      longer, for limits that vary less\n"
     "  inrush bench /models/llama --json | jq '.loads[] | [.state, .seconds, .limit_share]'\n\n"
     "Cold loads drop the pages of these files from the page cache, and each is by a new loader; warm loads\n"
-    "read them in first, and all but the first are by the same loader. Whether a load was cold or warm in "
-    "fact\n"
-    "its own report says, and the last column. Every byte of every load is compared with the files: exit "
-    "code 5\n"
+    "read them in first, and all but the first are by the same loader. What was in the page cache just "
+    "before\n"
+    "a load is counted: the last column says where its bytes came from. Every byte of every load is "
+    "compared\n"
+    "with the files: exit code 5 "
     "where one differs. Best while nothing else runs on the machine.\n";
 
 enum class Format { text, json };

@@ -30,12 +30,17 @@ double rate_of(const BenchLoad& load) {
   return load.seconds > 0 ? static_cast<double>(load.report.loaded_bytes) / load.seconds : 0;
 }
 
-std::uint64_t bytes_by(const Report& report, std::string_view words) {
+// Of the loaded bytes, those of ways whose name has these words.
+double share_by(const Report& report, std::string_view words) {
   std::uint64_t bytes = 0;
   for (const PathBytes& way : report.bytes_by_path) {
     if (way.path.find(words) != std::string::npos) bytes += way.bytes;
   }
-  return bytes;
+  return report.loaded_bytes == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(report.loaded_bytes);
+}
+
+double storage_share(const Report& report) {
+  return share_by(report, "storage ->") + share_by(report, "O_DIRECT ->");
 }
 
 std::string gigabytes(double bytes_per_second) { return fmt::format("{:.2f}", bytes_per_second / 1e9); }
@@ -57,20 +62,23 @@ std::string limits_table(const Limits& limits) {
   return table.text();
 }
 
-// What the bytes of a load came from, and why that is not what was asked for.
+// By the page cache just before the load, and by the report. What was absent and came by "page cache -> ..."
+// was read ahead by the kernel during this load: from storage.
 std::string source_text(const BenchLoad& load) {
-  const double share = cached_share(load.report);
-  const std::string source = share >= 1 - few ? "page cache"
-                             : share <= few   ? "storage"
-                                              : fmt::format("{:.0f} % page cache", share * 100);
-  if (load.state == BenchState::cold && share > mostly) return source + ": not cold, its pages would not go";
-  if (load.state == BenchState::warm && share < 1 - few)
-    return source + ": not warm, its pages would not stay";
-  return source;
+  const double share = load.resident_share;
+  const std::string resident = fmt::format("{:.0f} % was in the page cache", share * 100);
+  if (load.state == BenchState::cold) {
+    if (share > mostly) return "not cold: " + resident + ", its pages would not go";
+    return share > few ? "storage; " + resident : "storage";
+  }
+  if (share < 1 - few) return "not warm: " + resident;
+  const double again = storage_share(load.report);
+  if (again <= few) return "page cache";
+  return fmt::format("page cache; {:.0f} % storage, its pages were taken meanwhile", again * 100);
 }
 
 std::string share_text(const BenchLoad& load, const Limits& limits) {
-  const BenchBound bound = bound_of(limits, load.report);
+  const BenchBound bound = bound_of(limits, load);
   if (bound.name.empty()) return "-";
   return fmt::format("{:.0f} % of {}", 100 * rate_of(load) / bound.bytes_per_second, bound.name);
 }
@@ -89,12 +97,11 @@ std::string loads_table(const BenchResult& result) {
 // Each stage by the time since the one before it. Allocating goes on beside the others.
 std::string stages_text(const BenchLoad& load) {
   const Stages& ends = load.report.seconds;
-  const std::array<std::pair<std::string_view, double>, 5> stages = {
-      {{"plan", ends.plan},
-       {"files and headers", ends.headers},
-       {"until the first byte", ends.first_byte},
-       {"until the last", ends.last_byte},
-       {"until the caller had all", load.seconds}}};
+  const std::array<std::pair<std::string_view, double>, 5> stages = {{{"plan", ends.plan},
+                                                                      {"files and headers", ends.headers},
+                                                                      {"first byte", ends.first_byte},
+                                                                      {"all bytes", ends.last_byte},
+                                                                      {"last tensor taken", load.seconds}}};
   std::string text;
   double before = 0;
   for (const auto& [name, end] : stages) {
@@ -102,8 +109,7 @@ std::string stages_text(const BenchLoad& load) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, seconds_text(end - before));
     before = end;
   }
-  if (ends.allocate > 0)
-    text += fmt::format("; memory was there after {} of it", seconds_text(ends.allocate));
+  if (ends.allocate > 0) text += fmt::format(" (all memory allocated at {})", seconds_text(ends.allocate));
   return text;
 }
 
@@ -124,7 +130,7 @@ std::vector<std::string> notes_of(const BenchResult& result) {
   notes.insert(notes.end(), result.notes.begin(), result.notes.end());
   std::set<std::string> seen;
   for (const BenchLoad& load : result.loads) {
-    const BenchBound bound = bound_of(result.limits, load.report);
+    const BenchBound bound = bound_of(result.limits, load);
     std::vector<std::string> said;
     if (!bound.name.empty() && rate_of(load) > above_limit * bound.bytes_per_second)
       said.push_back(
@@ -148,7 +154,7 @@ boost::json::object json_limit(const Limit& limit) {
 }
 
 boost::json::object json_load(const BenchLoad& load, const Limits& limits) {
-  const BenchBound bound = bound_of(limits, load.report);
+  const BenchBound bound = bound_of(limits, load);
   boost::json::value share = nullptr;
   boost::json::value name = nullptr;
   if (!bound.name.empty()) {
@@ -160,7 +166,7 @@ boost::json::object json_load(const BenchLoad& load, const Limits& limits) {
           {"seconds", load.seconds},
           {"bytes_per_second", rate_of(load)},
           {"cpu_seconds", load.cpu_seconds},
-          {"page_cache_share", cached_share(load.report)},
+          {"resident_share", load.resident_share},
           {"limit", name},
           {"limit_share", share},
           {"equal", true},
@@ -169,22 +175,14 @@ boost::json::object json_load(const BenchLoad& load, const Limits& limits) {
 
 }  // namespace
 
-double cached_share(const Report& report) {
-  if (report.loaded_bytes == 0) return 0;
-  std::uint64_t bytes = 0;
-  for (const PathBytes& way : report.bytes_by_path) {
-    if (way.path.starts_with("page cache ->")) bytes += way.bytes;
-  }
-  return static_cast<double>(bytes) / static_cast<double>(report.loaded_bytes);
-}
-
-BenchBound bound_of(const Limits& limits, const Report& report) {
-  const bool is_cached = cached_share(report) > mostly;
-  const bool is_windowed = 2 * bytes_by(report, "registered windows") > report.loaded_bytes;
+BenchBound bound_of(const Limits& limits, const BenchLoad& load) {
+  const bool is_cached = load.resident_share > mostly;
+  const bool is_windowed = share_by(load.report, "registered windows") > mostly;
   std::vector<BenchBound> bounds;
   if (!is_cached) bounds.push_back({"storage", limits.storage.bytes_per_second});
   if (is_cached && !is_windowed) bounds.push_back({"page cache", limits.page_cache.bytes_per_second});
-  if (report.device.kind != DeviceKind::cpu) bounds.push_back({"pinned", limits.pinned.bytes_per_second});
+  if (load.report.device.kind != DeviceKind::cpu)
+    bounds.push_back({"pinned", limits.pinned.bytes_per_second});
   if (bounds.empty()) return {};
   const BenchBound least = *std::ranges::min_element(bounds, {}, &BenchBound::bytes_per_second);
   return least.bytes_per_second > 0 ? least : BenchBound{};
@@ -198,11 +196,11 @@ std::string bench_text(const BenchResult& result) {
   text += "what the machine gives\n" + limits_table(result.limits);
   text += "\nwhat loads reach; every byte was compared after the clock had stopped, and is equal\n" +
           loads_table(result);
-  text += "\nwhere the time went\n";
+  text += "\nwhere the time of the slowest went\n";
   for (const BenchState state : {BenchState::cold, BenchState::warm}) {
     const BenchLoad* const slowest = slowest_of(result, state);
     if (slowest == nullptr) continue;
-    text += fmt::format("  slowest {} ({}): {}\n", state_name(state), slowest->which, stages_text(*slowest));
+    text += fmt::format("  {}, {}: {}\n", state_name(state), slowest->which, stages_text(*slowest));
   }
   text += "\n";
   for (const std::string& note : notes_of(result)) text += "note: " + note + "\n";

@@ -10,15 +10,16 @@
 
 namespace inrush::engine {
 
-// What the page cache was made to hold before a load. What it held in fact, the load's report says.
+// What the page cache was made to hold before a load; BenchLoad::resident_share is what it held.
 enum class BenchState : std::uint8_t { cold, warm };
 
 // One load whose bytes were compared with the files after the clock had stopped.
 struct BenchLoad {
   BenchState state = BenchState::cold;
-  std::string which;       // "first" or "later", of one Loader
-  double seconds = 0;      // until the caller holds the last tensor
-  double cpu_seconds = 0;  // of all threads
+  std::string which;          // "first" or "later", of one Loader
+  double seconds = 0;         // until the caller holds the last tensor
+  double cpu_seconds = 0;     // of all threads
+  double resident_share = 0;  // of its bytes, in the page cache just before it: 0 to 1
   Report report;
 };
 
@@ -40,11 +41,9 @@ struct BenchBound {
   double bytes_per_second = 0;
 };
 
-// Of the bytes that were loaded, those that were in the page cache: 0 to 1.
-[[nodiscard]] double cached_share(const Report& report);
-// The least of what its bytes came through, by the report: storage, or the page cache unless the device read
-// that by itself (windows); and pinned copies to a GPU.
-[[nodiscard]] BenchBound bound_of(const Limits& limits, const Report& report);
+// The least of what its bytes came through: storage, or the page cache where it held most of them, unless the
+// device read that by itself (windows); and pinned copies to a GPU.
+[[nodiscard]] BenchBound bound_of(const Limits& limits, const BenchLoad& load);
 
 [[nodiscard]] std::string bench_text(const BenchResult& result);
 // One document, with a line break at the end.

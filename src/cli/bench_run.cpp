@@ -62,7 +62,7 @@ double cpu_seconds_so_far() {
 }
 
 // Pages that were written lately go only once they are on the disk. What stays all the same (others have the
-// file open, the file system is memory) the report of the load shows.
+// file mapped, the file system is memory) is counted before the load.
 void drop_pages(const Checkpoint& checkpoint) {
   for (const CheckpointFile& file : checkpoint.files()) {
     const int fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -150,12 +150,15 @@ class Bench {
   void load(Loader& loader, BenchState state, const char* which) {
     std::vector<Tensor> tensors;
     tensors.reserve(checkpoint_.tensor_count());
+    const double resident_share =
+        static_cast<double>(resident_bytes(checkpoint_)) / static_cast<double>(checkpoint_.size_bytes());
     const double cpu_seconds = cpu_seconds_so_far();
     const Clock::time_point start = Clock::now();
     const std::unique_ptr<Load> load = loader.start(checkpoint_, request_);
     take_all(*load, tensors);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    result_.loads.push_back({state, which, seconds, cpu_seconds_so_far() - cpu_seconds, load->report()});
+    result_.loads.push_back(
+        {state, which, seconds, cpu_seconds_so_far() - cpu_seconds, resident_share, load->report()});
     check(loader, tensors);
   }
 
