@@ -237,7 +237,8 @@ Windows windows_of(const std::vector<std::shared_ptr<const File>>& files, Interr
   return windows;
 }
 
-// Brings windows in until there are enough, or the time or the room is up.
+// Brings windows in until there are enough, or the time or the room is up. Each is read once: in a virtual
+// machine the first touch of a page waits for the host (0.2 GB/s were seen where the second gave 9).
 void bring_in(Windows& windows, const Measuring& measuring, Interruption& interruption) {
   const Clock::time_point end = later(Clock::now(), measuring.duration);
   std::uint64_t resident_bytes = bytes_of(windows.resident);
@@ -247,10 +248,9 @@ void bring_in(Windows& windows, const Measuring& measuring, Interruption& interr
     if (resident_bytes >= cached_bytes_wanted || room_bytes < window.range.size_bytes) return;
     if (resident_bytes > 0 && Clock::now() >= end) return;
     if (interruption.is_due()) interruption.check();
-    if (!window.file->populate(window.range)) {
-      scratch.resize(window.range.size_bytes);
-      read_fully(*window.file, window.range.offset, scratch);
-    }
+    static_cast<void>(window.file->populate(window.range));  // what it cannot bring, the read does
+    scratch.resize(window.range.size_bytes);
+    read_fully(*window.file, window.range.offset, scratch);
     windows.resident.push_back(window);
     resident_bytes += window.range.size_bytes;
     room_bytes -= window.range.size_bytes;
