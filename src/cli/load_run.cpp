@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <climits>
 #include <memory>
+#include <utility>
 
 namespace inrush::engine {
 
@@ -62,7 +63,8 @@ class LoadCommand {
  public:
   explicit LoadCommand(const LoadArguments& arguments)
       : arguments_(arguments), request_(make_request(arguments)), loader_(options_from_environment()) {
-    request_.device = choose_device(loader_, arguments.device);
+    has_device_ = arguments.device != "auto" || arguments.action == LoadAction::plan;
+    if (has_device_) request_.device = choose_device(loader_, arguments.device);
   }
 
   // What goes to stdout: nothing before all has succeeded, so that nobody takes half for the whole.
@@ -82,7 +84,7 @@ class LoadCommand {
   std::string run_one(const std::string& path) {
     const Checkpoint checkpoint = discover(path, arguments_.discover);
     if (arguments_.action == LoadAction::plan) return plan(checkpoint);
-    const std::unique_ptr<Load> load = loader_.start(checkpoint, request_);
+    const std::unique_ptr<Load> load = start(checkpoint);
     const InterruptDeferral deferral;
     try {
       const std::vector<Tensor> tensors = take_all(*load, path);
@@ -96,6 +98,22 @@ class LoadCommand {
       load->cancel();
       throw;
     }
+  }
+
+  // The first GPU is asked for before anybody knows that there is one: the Loader reads ahead while its
+  // driver starts.
+  std::unique_ptr<Load> start(const Checkpoint& checkpoint) {
+    if (!std::exchange(has_device_, true)) {
+      request_.device = {DeviceKind::cuda, 0};
+      try {
+        return loader_.start(checkpoint, request_);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::environment_unfit) throw;
+        request_.device = choose_device(loader_, arguments_.device);
+        if (request_.device.kind == DeviceKind::cuda) throw;
+      }
+    }
+    return loader_.start(checkpoint, request_);
   }
 
   static std::string path_line(const std::string& path) { return escape_text(path, PATH_MAX) + "\n"; }
@@ -140,6 +158,7 @@ class LoadCommand {
   const LoadArguments& arguments_;
   LoadRequest request_;
   Loader loader_;
+  bool has_device_ = false;
 };
 
 }  // namespace

@@ -84,6 +84,7 @@ void LoadImpl::begin() {
   report.device = parts_.gpu->device();
   report.path = parts_.plan.path;
   report.planned_bytes = parts_.plan.loaded_bytes;
+  report.read_ahead_bytes = parts_.read_ahead_bytes;
   // Tensors without bytes are complete from the start.
   report.tensor_count = static_cast<std::uint64_t>(
       std::count_if(parts_.plan.placements.begin(), parts_.plan.placements.end(),
@@ -104,6 +105,7 @@ void LoadImpl::begin() {
                                 .io_uring = parts_.io_uring});
   staging_->stream->use_kernel(parts_.streams_wait_for_values ? KernelUse::forbidden : KernelUse::allowed);
   if (parts_.streams_wait_for_values) staging_->ring->pin_all(*parts_.gpu);
+  if (!parts_.gpu->is_host()) state_->promise_first_slab();  // there reads land in the slab itself
   try {
     path_thread_ = std::make_unique<std::thread>(start_engine_thread("inrush-path", [this] { run_path(); }));
   } catch (const std::system_error& error) {
@@ -161,6 +163,10 @@ std::optional<Work> LoadImpl::take() {
 bool LoadImpl::exhausted() const { return state_->pieces_exhausted(); }
 
 void LoadImpl::wait_for_work(Clock::time_point until) { state_->wait_for_piece(until); }
+
+std::byte* LoadImpl::slab_of(std::uint32_t piece) const {
+  return state_->memory_of(parts_.plan.pieces[piece].slab).data;
+}
 
 std::string LoadImpl::describe(std::uint32_t piece) const {
   const Piece& read = parts_.plan.pieces[piece];

@@ -55,6 +55,7 @@ struct LoadParts {
   // Streams of the caller's wait for values that the CPU sets once bytes have arrived: from the start on,
   // nothing may be done that waits for them.
   bool streams_wait_for_values = false;
+  std::uint64_t read_ahead_bytes = 0;
   Clock::time_point start;
   double plan_seconds = 0;
 };
@@ -92,6 +93,7 @@ class LoadImpl final : public Load, private TransferSink {
   std::optional<Work> take() override;
   bool exhausted() const override;
   void wait_for_work(Clock::time_point until) override;
+  std::byte* slab_of(std::uint32_t piece) const override;
   std::string describe(std::uint32_t piece) const override;
   void first_byte() override;
   void submitted(std::uint32_t piece) override;

@@ -50,6 +50,11 @@ bool LoadState::all_allocated() const {
   return next_slab_ == slabs_.size();
 }
 
+void LoadState::promise_first_slab() {
+  const std::lock_guard lock(mutex_);
+  if (plan_.slabs[0].target_address == 0 && plan_.slabs[0].piece_count > 0) open_slabs_.insert(0);
+}
+
 void LoadState::allocated(std::uint32_t slab, SlabMemory memory) {
   const std::lock_guard lock(mutex_);
   slabs_[slab].memory = std::move(memory);

@@ -46,6 +46,9 @@ class LoadState {
   [[nodiscard]] std::optional<std::uint32_t> slab_to_allocate() const;
   [[nodiscard]] bool is_allocated(std::uint32_t slab) const;
   [[nodiscard]] bool all_allocated() const;
+  // Before the path runs: memory for the first slab will come, or the load fails, so its pieces may be read
+  // meanwhile. No other slab can have that: it may have to wait until tensors are taken.
+  void promise_first_slab();
   void allocated(std::uint32_t slab, SlabMemory memory);
   // The next complete tensor in order of arrival; nothing if none is complete. Rethrows what ended the load.
   [[nodiscard]] std::optional<Taken> take_next();
@@ -76,11 +79,11 @@ class LoadState {
 
   struct PieceToRead {
     std::uint32_t piece = 0;
-    std::byte* slab = nullptr;
+    std::byte* slab = nullptr;  // null: promised
     std::shared_ptr<void> place_owner;
   };
 
-  // The next piece whose slab is allocated.
+  // The next piece whose slab is allocated or promised.
   [[nodiscard]] std::optional<PieceToRead> take_piece();
   // Every piece was given out.
   [[nodiscard]] bool pieces_exhausted() const;

@@ -12,6 +12,7 @@
 #include "loader/load_impl.hpp"
 #include "loader/probe.hpp"
 #include "loader/probe_cache.hpp"
+#include "loader/read_ahead.hpp"
 #include "loader/staging_pool.hpp"
 #include "plan/slabs.hpp"
 #include "storage/local_store.hpp"
@@ -87,6 +88,7 @@ class Loader::Impl {
   Limits measure_limits(const Checkpoint& checkpoint, const Device& device, const LimitOptions& options);
   void require_own_process() const;
   std::shared_ptr<Gpu> gpu_of(const Device& device);
+  bool is_open(const Device& device);
   void release_idle() { pool_->release_idle(); }
   [[nodiscard]] bool is_own_process() const { return ::getpid() == pid_; }
 
@@ -144,6 +146,13 @@ std::shared_ptr<Gpu> Loader::Impl::gpu_of(const Device& device) {
     throw error.code() == ErrorCode::environment_unfit ? error.within(device_name(device)) : error;
   }
   return gpu;
+}
+
+bool Loader::Impl::is_open(const Device& device) {
+  if (device.kind == DeviceKind::cpu) return true;
+  const std::lock_guard lock(mutex_);
+  const auto found = gpus_.find(device);
+  return found != gpus_.end() && found->second != nullptr;
 }
 
 std::shared_ptr<CufileOpening> Loader::Impl::cufile_of(const std::shared_ptr<Gpu>& gpu, CufileMode mode) {
@@ -284,7 +293,10 @@ void leave_what_waits_for_the_device(Machine& facts) {
 
 LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest& request, StreamWait wait) {
   const Clock::time_point begin = Clock::now();
+  std::optional<ReadAhead> ahead;
+  if (!is_open(request.device)) ahead.emplace(checkpoint, request);
   const std::shared_ptr<Gpu> gpu = gpu_of(request.device);
+  const std::uint64_t read_ahead_bytes = ahead ? ahead->end() : 0;
   LoadRequest bound = request;
   bound.device = gpu->device();  // with its UUID, as the plan knows it
   Machine facts = machine(bound.device, checkpoint.path());
@@ -301,6 +313,7 @@ LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest&
           .io_uring = options_.io_uring,
           .cufile = std::move(cufile),
           .log = log_,
+          .read_ahead_bytes = read_ahead_bytes,
           .start = begin,
           .plan_seconds = seconds_between(begin, Clock::now())};
 }

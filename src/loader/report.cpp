@@ -125,6 +125,10 @@ void add_reads(std::string& text, const Report& report) {
                                  counted(report.read_count, "read"), report.retry_count);
   if (report.orphan_count > 0) line += fmt::format(", {} never returned", report.orphan_count);
   add_line(text, "reads", line);
+  if (report.read_ahead_bytes > 0)
+    add_line(text, "ahead",
+             engine::bytes_text(report.read_ahead_bytes) +
+                 " into the page cache while the device was being opened");
 }
 
 void add_copies(std::string& text, const Report& report) {
@@ -167,6 +171,7 @@ std::string report_to_json(const Report& report) {
       {"planned_bytes", report.planned_bytes},
       {"loaded_bytes", report.loaded_bytes},
       {"read_bytes", report.read_bytes},
+      {"read_ahead_bytes", report.read_ahead_bytes},
       {"bytes_by_path", json_ways(report.bytes_by_path)},
       {"seconds", json_stages(report.seconds)},
       {"bytes_per_second", std::isfinite(rate) ? boost::json::value(rate) : boost::json::value(nullptr)},

@@ -105,6 +105,7 @@ class Warming {
     } else if (take_room(window.size_bytes)) {
       bring(file, window);
       report_.read_bytes += window.size_bytes;
+      if (callbacks_.on_read) callbacks_.on_read(window.size_bytes);
     } else {
       report_.left_bytes += window.size_bytes;
     }

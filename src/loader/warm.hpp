@@ -10,7 +10,8 @@ namespace inrush::engine {
 
 struct WarmCallbacks {
   std::function<std::uint64_t()> room_bytes;  // what new pages may take now
-  std::function<void(const Progress&)> on_progress;
+  std::function<void(const Progress&)> on_progress = {};
+  std::function<void(std::uint64_t bytes)> on_read = {};  // that were not there before
 };
 
 // Contract and errors of inrush::warm().

@@ -54,6 +54,7 @@ void bind_report(nb::module_& module) {
       .def_ro("fallbacks", &Report::fallbacks)
       .def_ro("pinned_peak_bytes", &Report::pinned_peak_bytes)
       .def_ro("staging_peak_bytes", &Report::staging_peak_bytes)
+      .def_ro("read_ahead_bytes", &Report::read_ahead_bytes)
       .def_ro("window_peak_bytes", &Report::window_peak_bytes)
       .def_ro("host_peak_bytes", &Report::host_peak_bytes)
       .def_prop_ro("notes", [](const Report& self) { return to_list(self.notes); })

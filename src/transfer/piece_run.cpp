@@ -31,7 +31,8 @@ constexpr auto stop_poll = 20ms;
 // The same while copies are under way, whose end frees slots. Reads complete every 0.2 ms at full speed, so
 // this is for slow storage.
 constexpr auto copy_poll = 1ms;
-// The same while filled slots wait for the copies before them: about half of what a piece takes on the link.
+// The same while filled slots wait for the copies before them, or for their slab: about half of what a piece
+// takes on the link.
 constexpr auto merge_poll = 40us;
 // After a cancel or a deadline reads get this long to return before they are left behind.
 constexpr auto drain_grace = 100ms;
@@ -85,13 +86,14 @@ class PieceRun {
   bool step() {
     parts_.stop.check();
     retire_copies();
+    place_filled();
     fill_slots();
     start_copies();
     if (reading_count_ > 0) {
-      take_completions(Clock::now() + (runs_.has_waiting()   ? Clock::duration(merge_poll)
-                                       : runs_.has_running() ? Clock::duration(copy_poll)
+      take_completions(Clock::now() + (runs_.has_waiting() || !unplaced_.empty() ? Clock::duration(merge_poll)
+                                       : runs_.has_running()                     ? Clock::duration(copy_poll)
                                                              : Clock::duration(stop_poll)));
-    } else if (runs_.has_running()) {
+    } else if (runs_.has_running() || !unplaced_.empty()) {
       // Polled, so that a cancel or a deadline stops the load here too; drain() then still waits for the
       // copies that were queued, since they write to slabs that go.
       std::this_thread::sleep_for(10us);
@@ -382,6 +384,19 @@ class PieceRun {
       used_ring_ = true;
       parts_.ring->pin_slot(index, parts_.gpu);
     }
+    unplaced_.push_back(index);
+    place_filled();
+  }
+
+  void place_filled() {
+    std::erase_if(unplaced_, [this](std::uint32_t index) { return place(index); });
+  }
+
+  // Where the slab is not there yet (transfer_path.hpp), the slot stays filled.
+  bool place(std::uint32_t index) {
+    Slot& slot = slots_[index];
+    if (slot.work.slab == nullptr) slot.work.slab = sink_.slab_of(slot.work.piece);
+    if (slot.work.slab == nullptr) return false;
     const Piece& piece = piece_of(slot);
     const std::byte* const source = slot.target.data() + (piece.offset - slot.read_offset);
     copies_.clear();
@@ -395,6 +410,7 @@ class PieceRun {
                          .from = is_own(slot.mode) ? reads_->source() : CopySource::host});
     }
     runs_.add({index, pin_group_of(index)}, copies_);
+    return true;
   }
 
   // The ring of device memory is one; each window was registered alone.
@@ -453,6 +469,7 @@ class PieceRun {
   std::deque<Held> held_;                   // before all that the sink has
   OwnSlotReads* reads_ = nullptr;           // once they are there
   std::shared_ptr<const File> own_reader_;  // of the piece that can_use_own_slot() was asked about
+  std::vector<std::uint32_t> unplaced_;     // slots that are filled and wait for their slab
   CopyRuns runs_;
   std::uint32_t reading_count_ = 0;
   bool had_first_byte_ = false;

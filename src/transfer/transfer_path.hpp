@@ -34,7 +34,8 @@ inline constexpr std::size_t route_count = 7;
 struct Work {
   std::uint32_t piece = 0;
   std::shared_ptr<const File> file;
-  std::byte* slab = nullptr;  // device address of the slab's first byte
+  std::byte* slab =
+      nullptr;  // device address of the slab's first byte; null: ask for it once bytes are there
   std::shared_ptr<void>
       place_owner;  // set where reads may land in the slab itself: host memory that this keeps alive
 };
@@ -58,6 +59,9 @@ class TransferSink {
   [[nodiscard]] virtual bool exhausted() const = 0;
   // Blocks until take() may have something, at most until `until`.
   virtual void wait_for_work(Clock::time_point until) = 0;
+  // The device address of the first byte of the piece's slab; null while it is being allocated, which then
+  // happens or ends the load. Reads into the slab itself need it with their Work.
+  [[nodiscard]] virtual std::byte* slab_of(std::uint32_t piece) const = 0;
   // What an error about the piece should name besides its file and range: `tensor "a" and 3 more`.
   [[nodiscard]] virtual std::string describe(std::uint32_t piece) const = 0;
   // A first read of the load has returned.

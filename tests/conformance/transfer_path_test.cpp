@@ -24,6 +24,33 @@ TEST_P(TransferPathTest, BringsEveryByteWarmAndCold) {
   }
 }
 
+TEST_P(TransferPathTest, ReadsBeforeThereIsMemoryToCopyTo) {
+  write_checkpoint();
+  for (const std::uint64_t questions : {1U, 7U, 300U}) {
+    const Plan plan = make();
+    PlanSink sink(plan, *gpu_, open_files());
+    sink.slab_questions = questions;
+    const auto queue = open_queue();
+    const std::optional<Error> failure = run(plan, sink, *queue);
+    ASSERT_FALSE(failure) << failure->what();
+    expect_bytes(plan, sink);
+  }
+}
+
+TEST_P(TransferPathTest, ALoadThatEndsBeforeItsMemoryCameLeavesNothing) {
+  write_checkpoint();
+  const Plan plan = make();
+  PlanSink sink(plan, *gpu_, open_files());
+  if (gpu_->is_host()) return expect_load({});  // reads land in the slab itself there
+  sink.slab_questions = UINT64_MAX;
+  stop_.emplace(Clock::now() + 100ms);
+  const auto queue = open_queue();
+  const std::optional<Error> failure = run(plan, sink, *queue);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), ErrorCode::timed_out);
+  EXPECT_EQ(sink.arrived_count(), 0U);
+}
+
 TEST_P(TransferPathTest, ShortReadsAndInterruptionsChangeNothing) {
   write_checkpoint();
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {

@@ -42,6 +42,8 @@ struct FakeCudaControl {
   void (*set_device_count)(int count);
   void (*pack_allocations)();   // from now on each begins where the one before it ends, at multiples of 256
   void (*hide_proc_address)();  // cuGetProcAddress finds nothing until reset()
+  void (*hold_contexts)();  // cuDevicePrimaryCtxRetain does not return before let_contexts_go() or reset()
+  void (*let_contexts_go)();
 
   // The n-th call of that entry answers `result` and does nothing (calls that free still free).
   void (*fail)(const char* entry, std::uint64_t nth, engine::CuResult result);

@@ -30,8 +30,14 @@ std::optional<Work> PlanSink::take() {
   const auto index = static_cast<std::uint32_t>(next_++);
   const Piece& piece = plan_.pieces[index];
   const std::shared_ptr<void>& slab = slabs_[piece.slab];
-  return Work{index, files_[piece.file], static_cast<std::byte*>(slab.get()),
-              gpu_.is_host() ? slab : nullptr};
+  if (gpu_.is_host()) return Work{index, files_[piece.file], static_cast<std::byte*>(slab.get()), slab};
+  return Work{index, files_[piece.file], slab_questions == 0 ? static_cast<std::byte*>(slab.get()) : nullptr,
+              nullptr};
+}
+
+std::byte* PlanSink::slab_of(std::uint32_t piece) const {
+  if (asked_count_++ < slab_questions) return nullptr;
+  return static_cast<std::byte*>(slabs_[plan_.pieces[piece].slab].get());
 }
 
 void PlanSink::arrived(const Arrival& arrival) {

@@ -21,6 +21,7 @@ class PlanSink final : public engine::TransferSink {
   std::optional<engine::Work> take() override;
   bool exhausted() const override { return next_ == plan_.pieces.size(); }
   void wait_for_work(engine::Clock::time_point) override {}
+  std::byte* slab_of(std::uint32_t piece) const override;
   std::string describe(std::uint32_t piece) const override { return "piece " + std::to_string(piece); }
   void first_byte() override { ++first_byte_count; }
   void submitted(std::uint32_t) override {}
@@ -31,6 +32,8 @@ class PlanSink final : public engine::TransferSink {
   [[nodiscard]] std::string placed(const Placement& placement) const;
   [[nodiscard]] std::uint64_t arrived_count() const { return arrived_.size(); }
 
+  // How often the path asks before a slab of a device is there; 0: it comes with the piece.
+  std::uint64_t slab_questions = 0;
   std::function<void(std::uint64_t)> on_arrival;  // called with the count of arrivals so far
   std::uint64_t first_byte_count = 0;
   std::uint64_t orphan_count = 0;
@@ -43,6 +46,7 @@ class PlanSink final : public engine::TransferSink {
   std::vector<std::shared_ptr<const engine::File>> files_;
   std::vector<std::shared_ptr<void>> slabs_;
   std::size_t next_ = 0;
+  mutable std::uint64_t asked_count_ = 0;
   std::map<std::uint32_t, std::uint64_t> arrived_;
 };
 

@@ -207,6 +207,30 @@ TEST_F(RealCufileCase, DISABLED_ManySmallTensors) {
   compare_paths("19,000 small tensors");
 }
 
+// What the machine measures decides, and the plan of the next load says so.
+TEST_F(RealCufileCase, DISABLED_TheProbeChooses) {
+  const UdevRecord record(folder_.path());
+  ASSERT_TRUE(record.is_there()) << "no udev record of the disk, and none could be written";
+  write(mixed_tensors(512 * mib, 6), 0);
+  Loader loader(options_);
+  const Device device{DeviceKind::cuda, 0};
+  const ProbeReport probed = loader.probe(folder_.path(), device);
+  std::printf("gds: %s: %s\n", library_.c_str(), probe_to_text(probed).c_str());
+  for (const ProbeCandidate& candidate : probed.candidates) {
+    EXPECT_FALSE(candidate.wrong_bytes) << candidate.path;
+    if (candidate.path == "gds") continue;  // impossible on most machines
+    EXPECT_TRUE(candidate.usable && candidate.bytes_per_second > 0) << candidate.path << candidate.reason;
+  }
+  Loader next(options_);
+  const Plan plan =
+      make_plan(*checkpoint_, by(PathPreference::automatic), next.machine(device, folder_.path()));
+  EXPECT_EQ(plan.path, probed.chosen);
+  EXPECT_TRUE(has(plan.path_rule, "measured here")) << plan.path_rule;
+  std::printf("speed: %s the probe chose %s: %s\n", library_.c_str(), plan.path.c_str(),
+              plan.path_rule.c_str());
+  EXPECT_EQ(load_equal(next, PathPreference::automatic).path, plan.path);
+}
+
 // Where it cannot be used the reason has a code; where it can, the counters must say so.
 TEST_F(RealCufileCase, DISABLED_ForcedGds) {
   const UdevRecord record(folder_.path());
@@ -276,6 +300,7 @@ void run_case(const std::string& name) {
 TEST(RealCufile, Aligned) { run_case("Aligned"); }
 TEST(RealCufile, UnalignedDataStart) { run_case("UnalignedDataStart"); }
 TEST(RealCufile, ManySmallTensors) { run_case("ManySmallTensors"); }
+TEST(RealCufile, TheProbeChooses) { run_case("TheProbeChooses"); }
 TEST(RealCufile, ForcedGds) { run_case("ForcedGds"); }
 TEST(RealCufile, WithoutAUdevRecord) { run_case("WithoutAUdevRecord"); }
 

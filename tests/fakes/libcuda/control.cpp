@@ -80,6 +80,12 @@ FAKE_CUDA_EXPORT const FakeCudaControl* fake_cuda_control() {
       .set_device_count = [](int count) { set<&World::device_count>(count); },
       .pack_allocations = [] { set<&World::is_packed>(true); },
       .hide_proc_address = [] { set<&World::proc_address_hidden>(true); },
+      .hold_contexts = [] { set<&World::contexts_held>(true); },
+      .let_contexts_go =
+          [] {
+            set<&World::contexts_held>(false);
+            world().changed.notify_all();
+          },
       .fail = [](const char* entry, std::uint64_t nth,
                  CuResult result) { add_fault(entry, nth, nth, result); },
       .fail_from = [](const char* entry, std::uint64_t nth,

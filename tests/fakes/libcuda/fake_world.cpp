@@ -50,6 +50,8 @@ void World::reset() {
   device_count = 2;
   proc_address_hidden = false;
   is_packed = false;
+  contexts_held = false;
+  changed.notify_all();
   faults.clear();
   copies = 0;
   failing_copies.clear();

@@ -169,6 +169,7 @@ struct World {
   int device_count = 0;
   bool proc_address_hidden = false;
   bool is_packed = false;
+  bool contexts_held = false;
   std::vector<Fault> faults;
   std::uint64_t copies = 0;
   std::map<std::uint64_t, CuResult> failing_copies;  // by number

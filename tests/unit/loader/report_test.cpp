@@ -16,6 +16,7 @@ Report sample() {
   report.planned_bytes = 3'000'000'000;
   report.loaded_bytes = 3'000'000'000;
   report.read_bytes = 3'000'004'096;
+  report.read_ahead_bytes = 500'000'000;
   report.bytes_by_path = {{"page cache -> ring", 2'000'000'000}, {"O_DIRECT -> ring", 1'000'000'000}};
   report.seconds = {0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.5};
   report.bytes_per_second = 6e9;
@@ -59,6 +60,7 @@ TEST(ReportTest, JsonHasEveryField) {
         {"first_tensor", 0.006},
         {"last_byte", 0.5}}},
       {"bytes_per_second", 6e9},
+      {"read_ahead_bytes", 500'000'000},
       {"read_count", 400},
       {"copy_count", 410},
       {"retry_count", 3},
@@ -97,6 +99,7 @@ TEST(ReportTest, TextSaysWhatPeopleAsk) {
             "  bytes      2.00 GB (66.7 %) page cache -> ring\n"
             "             1.00 GB (33.3 %) O_DIRECT -> ring\n"
             "  reads      3.00 GB in 400 reads, 3 continued or repeated, 1 never returned\n"
+            "  ahead      500 MB into the page cache while the device was being opened\n"
             "  copies     410 by the device, 137 per GB\n"
             "  stages     open 1.00 ms, headers 2.00 ms, plan 3.00 ms, allocate 4.00 ms, first byte 5.00 ms, "
             "first tensor 6.00 ms, last byte 0.500 s (since the start)\n"
