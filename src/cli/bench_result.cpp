@@ -109,7 +109,8 @@ std::string stages_text(const BenchLoad& load) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, seconds_text(end - before));
     before = end;
   }
-  if (ends.allocate > 0) text += fmt::format(" (all memory allocated at {})", seconds_text(ends.allocate));
+  text += fmt::format("; CPUs busy for {}", seconds_text(load.cpu_seconds));
+  if (ends.allocate > 0) text += fmt::format("; all memory allocated at {}", seconds_text(ends.allocate));
   return text;
 }
 

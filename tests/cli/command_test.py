@@ -517,7 +517,8 @@ class Information(CommandTest):
         self.assertEqual(self.succeed("--version"), self.succeed("version"))
 
     def test_help_shows_examples(self):
-        for words in (["--help"], ["load", "--help"], ["inspect", "-h"], ["env", "--help"]):
+        for words in (["--help"], ["load", "--help"], ["inspect", "-h"], ["env", "--help"],
+                      ["bench", "--help"]):
             self.assertIn("Examples:\n  ", self.succeed(*words))
         self.assertIn("Usage: inrush load [OPTIONS] PATH", self.succeed("load", "--help"))
 
