@@ -84,7 +84,7 @@ class Benching(CommandTest):
 
     def test_wrong_bytes(self):
         env = environment(LD_LIBRARY_PATH=command_test.FAKES, INRUSH_STATE=self.path("state"),
-                          INRUSH_CUFILE_LIBRARY=os.path.join(command_test.FAKES, "cufile-1.15", "libcufile.so.0"))
+                          INRUSH_CUFILE_LIBRARY=f"{command_test.FAKES}/cufile-1.15/libcufile.so.0")
         self.succeed("probe", self.file, env={**env, "FAKE_CUFILE": "p2pdma"})
         (result,) = os.listdir(self.path("state", "probes"))
         with open(self.path("state", "probes", result), encoding="utf-8") as file:

@@ -9,7 +9,11 @@ constexpr std::uint64_t gb = 1'000'000'000;
 
 // 8 GB in four seconds: 2 GB/s.
 BenchLoad load_of(BenchState state, double resident_share, std::vector<PathBytes> ways = {}) {
-  BenchLoad load{.state = state, .which = "first", .seconds = 4, .cpu_seconds = 1.5};
+  BenchLoad load;
+  load.state = state;
+  load.which = "first";
+  load.seconds = 4;
+  load.cpu_seconds = 1.5;
   load.resident_share = resident_share;
   load.report.device = {.kind = DeviceKind::cuda};
   load.report.loaded_bytes = 8 * gb;
@@ -19,7 +23,9 @@ BenchLoad load_of(BenchState state, double resident_share, std::vector<PathBytes
 }
 
 BenchResult result_of(std::vector<BenchLoad> loads) {
-  BenchResult result{.path = "/models/llama", .device = {.kind = DeviceKind::cuda}, .cpu_count = 16};
+  BenchResult result;
+  result.path = "/models/llama";
+  result.device.kind = DeviceKind::cuda;
   result.size_bytes = 8 * gb;
   result.limits.storage = {.bytes_per_second = 2.5e9, .how = "O_DIRECT"};
   result.limits.page_cache = {.bytes_per_second = 20e9, .how = "readers"};
