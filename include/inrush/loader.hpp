@@ -300,8 +300,7 @@ INRUSH_API WarmReport warm(const Checkpoint& checkpoint, const LoadRequest& requ
                            const std::function<void(const Progress&)>& on_progress = {});
 
 // Bytes of the tensors that are in the page cache now, by stretches of 4 MiB: one counts where all of it is
-// there. A report's "page cache -> ..." does not say as much: what the kernel read ahead during the load
-// counts there too. Some microseconds a stretch. Throws not_found, invalid_request, storage_failed.
+// there. Some microseconds a stretch. Throws not_found, invalid_request, storage_failed.
 [[nodiscard]] INRUSH_API std::uint64_t resident_bytes(const Checkpoint& checkpoint);
 
 }  // namespace inrush::inline v0

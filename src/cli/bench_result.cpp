@@ -62,8 +62,7 @@ std::string limits_table(const Limits& limits) {
   return table.text();
 }
 
-// By the page cache just before the load, and by the report. What was absent and came by "page cache -> ..."
-// was read ahead by the kernel during this load: from storage.
+// By the page cache just before the load, and by the report.
 std::string source_text(const BenchLoad& load) {
   const double share = load.resident_share;
   const std::string resident = fmt::format("{:.0f} % was in the page cache", share * 100);

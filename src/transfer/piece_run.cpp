@@ -5,6 +5,7 @@
 #include "base/range.hpp"
 #include "base/text.hpp"
 #include "transfer/copy_runs.hpp"
+#include "transfer/residency_ahead.hpp"
 #include "transfer/slot.hpp"
 
 #include <fmt/format.h>
@@ -65,6 +66,7 @@ class PieceRun {
         host_slot_count_(parts.ring->shape().slot_count),
         read_bytes_max_(plan.page_cache_windows ? window_read_bytes : UINT64_MAX),
         slots_(host_slot_count_),
+        residency_(plan),
         runs_(parts.stream) {
     for (std::uint32_t index = 0; index < host_slot_count_; ++index) free_.push_back(index);
   }
@@ -165,10 +167,9 @@ class PieceRun {
 
   // Resident ranges come by copy whatever the policy says: that is what the page cache is for.
   ReadMode choose_mode(const Work& work) {
-    const Piece& piece = plan_.pieces[work.piece];
     const OwnSlotRanges ranges = own_ != nullptr ? own_->ranges : OwnSlotRanges::cold;
     if (ranges == OwnSlotRanges::all && can_use_own_slot(work)) return reads_->mode();
-    const bool is_resident = work.file->is_resident({piece.offset, piece.size_bytes});
+    const bool is_resident = residency_.was_resident(work.piece, *work.file);
     const bool is_for_own = is_resident == (ranges == OwnSlotRanges::resident);
     if (is_for_own && can_use_own_slot(work)) return reads_->mode();
     if (is_resident) return ReadMode::buffered;
@@ -470,6 +471,7 @@ class PieceRun {
   OwnSlotReads* reads_ = nullptr;           // once they are there
   std::shared_ptr<const File> own_reader_;  // of the piece that can_use_own_slot() was asked about
   std::vector<std::uint32_t> unplaced_;     // slots that are filled and wait for their slab
+  ResidencyAhead residency_;
   CopyRuns runs_;
   std::uint32_t reading_count_ = 0;
   bool had_first_byte_ = false;
