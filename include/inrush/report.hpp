@@ -56,7 +56,8 @@ struct Report {
   std::uint64_t planned_bytes = 0;
   std::uint64_t loaded_bytes = 0;  // bytes of tensors that are on the device
   std::uint64_t read_bytes = 0;    // bytes that reads returned, with rows and alignment that no tensor needed
-  // Of what came from the page cache: brought there by this load while its device was being opened.
+  // Brought into the page cache by this load while its device was being opened, in stretches of 16 MiB that
+  // were not whole there; they count as page cache below.
   std::uint64_t read_ahead_bytes = 0;
   std::vector<PathBytes> bytes_by_path;
   Stages seconds;

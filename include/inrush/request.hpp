@@ -81,9 +81,9 @@ struct LoadRequest {
   std::map<std::string, Slice> slices = {};
   // Without it the library allocates, a slab at a time, and frees a slab with the last tensor in it.
   AllocateFunction allocate = {};
-  // Tensors that get no memory but are written to the caller's. invalid_request, before any I/O: a target of
-  // a tensor that is unknown or not selected, of another size than its bytes, null, or overlapping another
-  // one.
+  // Tensors that get no memory but are written to the caller's. invalid_request, before anything is written:
+  // a target of a tensor that is unknown or not selected, of another size than its bytes, null, or
+  // overlapping another one.
   Targets targets = {};
   PathPreference path = PathPreference::automatic;
   PageCachePolicy page_cache = PageCachePolicy::automatic;

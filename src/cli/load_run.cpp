@@ -5,13 +5,13 @@
 #include "cli/arguments.hpp"
 #include "cli/check.hpp"
 #include "cli/cufile_environment.hpp"
+#include "cli/device_choice.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/load_result.hpp"
 #include "cli/output.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <climits>
 #include <memory>
 #include <utility>
@@ -50,21 +50,13 @@ LoadRequest make_request(const LoadArguments& arguments) {
   return request;
 }
 
-// The first GPU if the driver shows one, under the name that people know it by and not its UUID.
-Device choose_device(Loader& loader, const std::string& spelling) {
-  if (spelling != "auto") return parse_device(spelling);
-  const std::vector<Device> devices = loader.devices();
-  const auto gpu = std::ranges::find(devices, DeviceKind::cuda, &Device::kind);
-  return gpu == devices.end() ? Device{} : Device{gpu->kind, gpu->index};
-}
-
 // Carries the command out for one checkpoint after the other, with one Loader.
 class LoadCommand {
  public:
   explicit LoadCommand(const LoadArguments& arguments)
       : arguments_(arguments), request_(make_request(arguments)), loader_(options_from_environment()) {
     has_device_ = arguments.device != "auto" || arguments.action == LoadAction::plan;
-    if (has_device_) request_.device = choose_device(loader_, arguments.device);
+    if (has_device_) request_.device = choose_device_named(loader_, arguments.device);
   }
 
   // What goes to stdout: nothing before all has succeeded, so that nobody takes half for the whole.
@@ -109,7 +101,7 @@ class LoadCommand {
         return loader_.start(checkpoint, request_);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::environment_unfit) throw;
-        request_.device = choose_device(loader_, arguments_.device);
+        request_.device = choose_device_named(loader_, arguments_.device);
         if (request_.device.kind == DeviceKind::cuda) throw;
       }
     }

@@ -77,6 +77,7 @@ class AsyncLoadImpl final : public AsyncLoad, private LoadObserver {
   std::vector<std::uint32_t> unsubmitted_;            // pieces, by placement
   std::vector<std::uint32_t> missing_;                // likewise: not on the device yet
   std::uint64_t unsubmitted_count_ = 0;               // pieces
+  bool has_begun_ = false;                            // all memory is there
   bool ended_ = false;
   std::exception_ptr error_;
   std::unique_ptr<StreamFlags> flags_;     // one a placement and one for all; null: streams wait by event
@@ -108,6 +109,11 @@ AsyncLoadImpl::AsyncLoadImpl(LoadParts parts, StreamWait wait)
   parts.streams_wait_for_values = flags_ != nullptr;
   load_ = std::make_unique<LoadImpl>(std::move(parts));
   load_->begin();
+  {
+    const std::lock_guard lock(mutex_);
+    has_begun_ = true;
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
   tensors_.reserve(placement_count);
   for (std::uint32_t i = 0; i < placement_count; ++i) tensors_.push_back(load_->tensor_of(i));
   if (load_->plan().pieces.empty()) ended(nullptr);  // nobody else will say so
@@ -154,12 +160,18 @@ void AsyncLoadImpl::arrived(const Piece& piece) {
 }
 
 void AsyncLoadImpl::ended(std::exception_ptr error) noexcept {
-  if (error != nullptr && load_->has_staging()) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!ended_)
-        missing_ = unsubmitted_;  // what was queued is there: the path waited for it, and streams may read it
+  if (error != nullptr) {
+    const std::lock_guard lock(mutex_);
+    if (!ended_)
+      missing_ = unsubmitted_;  // what was queued is there: the path waited for it, and streams may read it
+    // Memory that is still being allocated cannot be filled: load_async() throws, and nobody gets a tensor.
+    if (!has_begun_) {
+      ended_ = true;
+      error_ = std::move(error);
+      return;
     }
+  }
+  if (error != nullptr && load_->has_staging()) {
     try {
       fill_incomplete(load_->stream());
     } catch (const std::exception&) {  // the device is gone, and with it who could read

@@ -84,7 +84,6 @@ void LoadImpl::begin() {
   report.device = parts_.gpu->device();
   report.path = parts_.plan.path;
   report.planned_bytes = parts_.plan.loaded_bytes;
-  report.read_ahead_bytes = parts_.read_ahead_bytes;
   // Tensors without bytes are complete from the start.
   report.tensor_count = static_cast<std::uint64_t>(
       std::count_if(parts_.plan.placements.begin(), parts_.plan.placements.end(),
@@ -167,6 +166,8 @@ void LoadImpl::wait_for_work(Clock::time_point until) { state_->wait_for_piece(u
 std::byte* LoadImpl::slab_of(std::uint32_t piece) const {
   return state_->memory_of(parts_.plan.pieces[piece].slab).data;
 }
+
+void LoadImpl::wait_for_slab(Clock::time_point until) { state_->wait_for_first_slab(until); }
 
 std::string LoadImpl::describe(std::uint32_t piece) const {
   const Piece& read = parts_.plan.pieces[piece];
@@ -468,6 +469,7 @@ Report LoadImpl::report() const {
     report.overwritten_targets.emplace_back(
         parts_.checkpoint.tensor(parts_.plan.placements[placement].tensor).name);
   report.host_peak_bytes = peak_resident_bytes();
+  if (parts_.ahead != nullptr) report.read_ahead_bytes = parts_.ahead->read_bytes();
   return report;
 }
 

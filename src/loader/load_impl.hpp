@@ -10,6 +10,7 @@
 #include "loader/interruption.hpp"
 #include "loader/load_report.hpp"
 #include "loader/load_state.hpp"
+#include "loader/read_ahead.hpp"
 #include "loader/staging_pool.hpp"
 #include "transfer/piece_run.hpp"
 #include "transfer/transfer_path.hpp"
@@ -55,7 +56,7 @@ struct LoadParts {
   // Streams of the caller's wait for values that the CPU sets once bytes have arrived: from the start on,
   // nothing may be done that waits for them.
   bool streams_wait_for_values = false;
-  std::uint64_t read_ahead_bytes = 0;
+  std::unique_ptr<const ReadAhead> ahead = {};  // ended; null where the device was open
   Clock::time_point start;
   double plan_seconds = 0;
 };
@@ -94,6 +95,7 @@ class LoadImpl final : public Load, private TransferSink {
   bool exhausted() const override;
   void wait_for_work(Clock::time_point until) override;
   std::byte* slab_of(std::uint32_t piece) const override;
+  void wait_for_slab(Clock::time_point until) override;
   std::string describe(std::uint32_t piece) const override;
   void first_byte() override;
   void submitted(std::uint32_t piece) override;

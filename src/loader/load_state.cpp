@@ -203,6 +203,11 @@ void LoadState::wait_for_piece(Clock::time_point until) {
   pieces_.wait_until(lock, until, [&] { return given_count_ == given_.size() || has_piece_locked(); });
 }
 
+void LoadState::wait_for_first_slab(Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  pieces_.wait_until(lock, until, [&] { return slabs_[0].is_allocated || error_ != nullptr; });
+}
+
 std::uint64_t LoadState::arrived(std::uint32_t piece) {
   const std::lock_guard lock(mutex_);
   const Piece& done = plan_.pieces[piece];
@@ -232,6 +237,7 @@ void LoadState::ended(std::exception_ptr error) {
 void LoadState::fail(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (error_ == nullptr) error_ = std::move(error);
+  pieces_.notify_one();
 }
 
 std::vector<std::uint32_t> LoadState::overwritten_targets() const {

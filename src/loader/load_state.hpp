@@ -70,7 +70,7 @@ class LoadState {
   // The load fails on the consumer's side: from now on take_next(), take() and finished() throw this, and the
   // path gets no further piece.
   void fail(std::exception_ptr error);
-  // Of a slab that is allocated, for as long as not all of its tensors were taken. Any thread.
+  // Of a slab, for as long as not all of its tensors were taken; empty before it is allocated. Any thread.
   [[nodiscard]] SlabMemory memory_of(std::uint32_t slab) const;
   // Where the load has failed: placements of targets of which a piece was given out. Any thread.
   [[nodiscard]] std::vector<std::uint32_t> overwritten_targets() const;
@@ -88,6 +88,8 @@ class LoadState {
   // Every piece was given out.
   [[nodiscard]] bool pieces_exhausted() const;
   void wait_for_piece(Clock::time_point until);
+  // Until the memory that was promised is there, or the load has failed.
+  void wait_for_first_slab(Clock::time_point until);
   // Returns how many tensors became complete with this piece.
   std::uint64_t arrived(std::uint32_t piece);
   // The path fails: nothing more is handed out, and ended() follows with the error.

@@ -293,10 +293,10 @@ void leave_what_waits_for_the_device(Machine& facts) {
 
 LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest& request, StreamWait wait) {
   const Clock::time_point begin = Clock::now();
-  std::optional<ReadAhead> ahead;
-  if (!is_open(request.device)) ahead.emplace(checkpoint, request);
+  std::unique_ptr<ReadAhead> ahead;
+  if (!is_open(request.device)) ahead = std::make_unique<ReadAhead>(checkpoint, request, store_);
   const std::shared_ptr<Gpu> gpu = gpu_of(request.device);
-  const std::uint64_t read_ahead_bytes = ahead ? ahead->end() : 0;
+  if (ahead != nullptr) ahead->end();
   LoadRequest bound = request;
   bound.device = gpu->device();  // with its UUID, as the plan knows it
   Machine facts = machine(bound.device, checkpoint.path());
@@ -313,7 +313,7 @@ LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest&
           .io_uring = options_.io_uring,
           .cufile = std::move(cufile),
           .log = log_,
-          .read_ahead_bytes = read_ahead_bytes,
+          .ahead = std::move(ahead),
           .start = begin,
           .plan_seconds = seconds_between(begin, Clock::now())};
 }

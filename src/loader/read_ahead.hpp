@@ -5,6 +5,8 @@
 #include <inrush/checkpoint.hpp>
 #include <inrush/request.hpp>
 
+#include "storage/file.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -15,14 +17,16 @@ class ReadAhead {
  public:
   // Begins on a thread, unless the load may go past the page cache or has a predicate of the caller's, which
   // is asked on the caller's thread only. Never throws for what storage does: the load will meet it.
-  ReadAhead(const Checkpoint& checkpoint, const LoadRequest& request);
+  ReadAhead(const Checkpoint& checkpoint, const LoadRequest& request, std::shared_ptr<const Store> store);
+  // A read that does not return is left behind with its thread, which owns what it uses.
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Returns the bytes that came. A read that does not return is left behind with its thread, which owns what
-  // it uses.
-  std::uint64_t end() noexcept;
+  // Begins no further read, and waits for none.
+  void end() noexcept;
+  // So far, of stretches of 16 MiB that were not whole in the page cache.
+  [[nodiscard]] std::uint64_t read_bytes() const noexcept;
 
  private:
   struct Shared;

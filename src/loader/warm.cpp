@@ -86,7 +86,7 @@ class Warming {
 
   void for_each_window(const std::vector<FileRuns>& files,
                        const std::function<void(const File&, const ByteRange&)>& visit) {
-    FileSet set(store_, checkpoint_, run_counts(files));
+    FileSet set(callbacks_.store, checkpoint_, run_counts(files));
     for (const FileRuns& one : files) {
       for (const ByteRange& run : one.runs) {
         const std::shared_ptr<const File> file = set.acquire(one.file);
@@ -138,7 +138,6 @@ class Warming {
   }
 
   const Clock::time_point start_ = Clock::now();
-  const LocalStore store_;
   const Checkpoint& checkpoint_;
   const std::function<bool()>& interrupted_;
   const WarmCallbacks& callbacks_;
@@ -166,9 +165,11 @@ namespace inrush::inline v0 {
 
 WarmReport warm(const Checkpoint& checkpoint, const LoadRequest& request,
                 const std::function<void(const Progress&)>& on_progress) {
-  return engine::warm_within(
-      checkpoint, request,
-      {.room_bytes = [] { return engine::page_cache_room_bytes(); }, .on_progress = on_progress});
+  const engine::LocalStore store;
+  return engine::warm_within(checkpoint, request,
+                             {.store = store,
+                              .room_bytes = [] { return engine::page_cache_room_bytes(); },
+                              .on_progress = on_progress});
 }
 
 }  // namespace inrush::inline v0

@@ -3,12 +3,15 @@
 
 #include <inrush/loader.hpp>
 
+#include "storage/file.hpp"
+
 #include <cstdint>
 #include <functional>
 
 namespace inrush::engine {
 
 struct WarmCallbacks {
+  const Store& store;
   std::function<std::uint64_t()> room_bytes;  // what new pages may take now
   std::function<void(const Progress&)> on_progress = {};
   std::function<void(std::uint64_t bytes)> on_read = {};  // that were not there before

@@ -29,11 +29,10 @@ namespace {
 
 // How long a wait may last before cancel and deadline are looked at again; cancel promises 200 ms.
 constexpr auto stop_poll = 20ms;
-// The same while copies are under way, whose end frees slots. Reads complete every 0.2 ms at full speed, so
-// this is for slow storage.
+// The same while copies are under way, whose end frees slots, or a slab is being allocated. Reads complete
+// every 0.2 ms at full speed, so this is for slow storage.
 constexpr auto copy_poll = 1ms;
-// The same while filled slots wait for the copies before them, or for their slab: about half of what a piece
-// takes on the link.
+// The same while filled slots wait for the copies before them: about half of what a piece takes on the link.
 constexpr auto merge_poll = 40us;
 // After a cancel or a deadline reads get this long to return before they are left behind.
 constexpr auto drain_grace = 100ms;
@@ -92,19 +91,25 @@ class PieceRun {
     fill_slots();
     start_copies();
     if (reading_count_ > 0) {
-      take_completions(Clock::now() + (runs_.has_waiting() || !unplaced_.empty() ? Clock::duration(merge_poll)
-                                       : runs_.has_running()                     ? Clock::duration(copy_poll)
-                                                             : Clock::duration(stop_poll)));
-    } else if (runs_.has_running() || !unplaced_.empty()) {
+      take_completions(Clock::now() + poll_interval());
+    } else if (runs_.has_running()) {
       // Polled, so that a cancel or a deadline stops the load here too; drain() then still waits for the
       // copies that were queued, since they write to slabs that go.
       std::this_thread::sleep_for(10us);
+    } else if (!unplaced_.empty()) {
+      sink_.wait_for_slab(std::min(Clock::now() + stop_poll, parts_.stop.deadline()));
     } else if (held_.empty() && sink_.exhausted()) {
       return false;
     } else {
       sink_.wait_for_work(std::min(Clock::now() + stop_poll, parts_.stop.deadline()));
     }
     return true;
+  }
+
+  [[nodiscard]] Clock::duration poll_interval() const {
+    if (runs_.has_waiting()) return merge_poll;
+    return runs_.has_running() || !unplaced_.empty() ? Clock::duration(copy_poll)
+                                                     : Clock::duration(stop_poll);
   }
 
   void report_refusals() {
@@ -385,19 +390,22 @@ class PieceRun {
       used_ring_ = true;
       parts_.ring->pin_slot(index, parts_.gpu);
     }
-    unplaced_.push_back(index);
-    place_filled();
+    if (slot.work.slab == nullptr) return unplaced_.push_back(index);
+    place(index);
   }
 
+  // Slots that were filled before their slab was there (transfer_path.hpp).
   void place_filled() {
-    std::erase_if(unplaced_, [this](std::uint32_t index) { return place(index); });
+    std::erase_if(unplaced_, [this](std::uint32_t index) {
+      Slot& slot = slots_[index];
+      slot.work.slab = sink_.slab_of(slot.work.piece);
+      if (slot.work.slab != nullptr) place(index);
+      return slot.work.slab != nullptr;
+    });
   }
 
-  // Where the slab is not there yet (transfer_path.hpp), the slot stays filled.
-  bool place(std::uint32_t index) {
+  void place(std::uint32_t index) {
     Slot& slot = slots_[index];
-    if (slot.work.slab == nullptr) slot.work.slab = sink_.slab_of(slot.work.piece);
-    if (slot.work.slab == nullptr) return false;
     const Piece& piece = piece_of(slot);
     const std::byte* const source = slot.target.data() + (piece.offset - slot.read_offset);
     copies_.clear();
@@ -411,7 +419,6 @@ class PieceRun {
                          .from = is_own(slot.mode) ? reads_->source() : CopySource::host});
     }
     runs_.add({index, pin_group_of(index)}, copies_);
-    return true;
   }
 
   // The ring of device memory is one; each window was registered alone.

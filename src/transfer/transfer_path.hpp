@@ -62,6 +62,8 @@ class TransferSink {
   // The device address of the first byte of the piece's slab; null while it is being allocated, which then
   // happens or ends the load. Reads into the slab itself need it with their Work.
   [[nodiscard]] virtual std::byte* slab_of(std::uint32_t piece) const = 0;
+  // Blocks until that changes for one of them, at most until `until`.
+  virtual void wait_for_slab(Clock::time_point until) = 0;
   // What an error about the piece should name besides its file and range: `tensor "a" and 3 more`.
   [[nodiscard]] virtual std::string describe(std::uint32_t piece) const = 0;
   // A first read of the load has returned.

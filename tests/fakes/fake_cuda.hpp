@@ -44,6 +44,7 @@ struct FakeCudaControl {
   void (*hide_proc_address)();  // cuGetProcAddress finds nothing until reset()
   void (*hold_contexts)();  // cuDevicePrimaryCtxRetain does not return before let_contexts_go() or reset()
   void (*let_contexts_go)();
+  std::uint64_t (*waiting_contexts)();  // calls that are held so now
 
   // The n-th call of that entry answers `result` and does nothing (calls that free still free).
   void (*fail)(const char* entry, std::uint64_t nth, engine::CuResult result);

@@ -22,6 +22,7 @@ class PlanSink final : public engine::TransferSink {
   bool exhausted() const override { return next_ == plan_.pieces.size(); }
   void wait_for_work(engine::Clock::time_point) override {}
   std::byte* slab_of(std::uint32_t piece) const override;
+  void wait_for_slab(engine::Clock::time_point) override {}
   std::string describe(std::uint32_t piece) const override { return "piece " + std::to_string(piece); }
   void first_byte() override { ++first_byte_count; }
   void submitted(std::uint32_t) override {}

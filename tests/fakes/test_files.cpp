@@ -95,6 +95,15 @@ ProcessCounts process_counts() {
   return {entries("/proc/self/fd"), entries("/proc/self/task")};
 }
 
+bool has_thread(std::string_view name) {
+  for (const fs::directory_entry& task : fs::directory_iterator("/proc/self/task")) {
+    std::string found;
+    std::getline(std::ifstream(task.path() / "comm"), found);
+    if (found == name) return true;
+  }
+  return false;
+}
+
 bool returns_to(const ProcessCounts& counts) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (std::chrono::steady_clock::now() < deadline) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace inrush::fakes {
@@ -37,6 +38,8 @@ struct ProcessCounts {
   bool operator==(const ProcessCounts&) const = default;
 };
 [[nodiscard]] ProcessCounts process_counts();
+// Whether a thread of this process has that name.
+[[nodiscard]] bool has_thread(std::string_view name);
 // Whether there are no more than that, soon: a thread that was joined may stand in /proc for a moment more.
 [[nodiscard]] bool returns_to(const ProcessCounts& counts);
 // Resident memory; under AddressSanitizer, which keeps freed blocks back, what is allocated.

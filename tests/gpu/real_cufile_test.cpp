@@ -214,7 +214,7 @@ TEST_F(RealCufileCase, DISABLED_TheProbeChooses) {
   write(mixed_tensors(512 * mib, 6), 0);
   Loader loader(options_);
   const Device device{DeviceKind::cuda, 0};
-  const ProbeReport probed = loader.probe(folder_.path(), device);
+  const ProbeReport probed = loader.probe(folder_.path(), device, {.program = INRUSH_PROBE_PROGRAM});
   std::printf("gds: %s: %s\n", library_.c_str(), probe_to_text(probed).c_str());
   for (const ProbeCandidate& candidate : probed.candidates) {
     EXPECT_FALSE(candidate.wrong_bytes) << candidate.path;

@@ -31,10 +31,11 @@ for suite in unit conformance; do
 done
 # The real libcufile in its compat mode, each version that tools/setup.sh cufile got (carry build/cufile).
 cufiles=$(printf '%s:' build/cufile/*/nvidia/*/lib/libcufile.so.0)
-TMPDIR=$folder INRUSH_TEST_CUFILE=$cufiles "$build/tests/gpu_tests" 2>&1 |
+TMPDIR=$folder INRUSH_TEST_CUFILE=$cufiles timeout 1200 "$build/tests/gpu_tests" 2>&1 |
   grep -E '^\[ +(OK|FAILED|PASSED) +\]|Failure|error|^(speed|gds):' || failed=1
 # Streams that wait for a value must not hold up the copies that they wait for, with few channels either.
-TMPDIR=$folder CUDA_DEVICE_MAX_CONNECTIONS=1 "$build/tests/gpu_tests" --gtest_filter='*RealAsync*' 2>&1 |
+TMPDIR=$folder CUDA_DEVICE_MAX_CONNECTIONS=1 timeout 300 \
+  "$build/tests/gpu_tests" --gtest_filter='*RealAsync*' 2>&1 |
   grep -E '^\[ +(OK|FAILED|PASSED) +\]|Failure|error|^speed:' || failed=1
 wait
 

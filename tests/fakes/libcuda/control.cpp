@@ -86,6 +86,7 @@ FAKE_CUDA_EXPORT const FakeCudaControl* fake_cuda_control() {
             set<&World::contexts_held>(false);
             world().changed.notify_all();
           },
+      .waiting_contexts = [] { return read([](World& all) { return all.contexts_waiting; }); },
       .fail = [](const char* entry, std::uint64_t nth,
                  CuResult result) { add_fault(entry, nth, nth, result); },
       .fail_from = [](const char* entry, std::uint64_t nth,

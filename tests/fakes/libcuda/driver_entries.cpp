@@ -181,9 +181,11 @@ FAKE_CUDA_EXPORT CuResult cuDeviceGetUuid_v2(engine::CuUuid* uuid, CuDevice devi
 
 FAKE_CUDA_EXPORT CuResult cuDevicePrimaryCtxRetain(CuContext* context, CuDevice device) {
   Lock lock(world().mutex);
+  ++world().contexts_waiting;
+  world().changed.wait(lock, [] { return !world().contexts_held; });
+  --world().contexts_waiting;
   const CuResult answer = enter_device("cuDevicePrimaryCtxRetain", device);
   if (answer != CuResult::success) return answer;
-  world().changed.wait(lock, [] { return !world().contexts_held; });
   *context = &context_of(device);
   ++context_of(device).references;
   return CuResult::success;

@@ -170,6 +170,7 @@ struct World {
   bool proc_address_hidden = false;
   bool is_packed = false;
   bool contexts_held = false;
+  std::uint64_t contexts_waiting = 0;
   std::vector<Fault> faults;
   std::uint64_t copies = 0;
   std::map<std::uint64_t, CuResult> failing_copies;  // by number

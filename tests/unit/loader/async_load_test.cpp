@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -270,6 +271,28 @@ TEST_P(AsyncLoadOnGpuTest, AThousandTimesAStreamSeesTheBytesThatItWaitedFor) {
       load->finish();
     }
   }
+}
+
+// Reads begin before the memory is there: what fails then could not be filled, so nobody may get it.
+TEST_P(AsyncLoadOnGpuTest, AFailureBeforeTheMemoryIsThereIsThrown) {
+  const Checkpoint checkpoint = write(4 * mib, 1);
+  const std::string path = folder_ / "m0.safetensors";
+  const auto gpu = engine::open_cuda_gpu(engine::CudaDriver::open(INRUSH_FAKE_CUDA), device());
+  for (const StreamWait wait : {StreamWait::event, StreamWait::wait_value}) {
+    Loader loader(options());
+    std::filesystem::resize_file(path, checkpoint.files()[0].identity.size_bytes);
+    const Checkpoint again = discover(folder_.path());
+    LoadRequest asked = request();
+    asked.allocate = [&](const Device&, std::uint64_t size_bytes, std::uint64_t alignment_bytes) {
+      std::filesystem::resize_file(path, again.files()[0].data_offset);
+      while (has_thread("inrush-path")) std::this_thread::sleep_for(1ms);
+      const std::shared_ptr<void> block = gpu->allocate(size_bytes, alignment_bytes);
+      return Allocation{.pointer = block.get(), .owner = block};
+    };
+    EXPECT_EQ(code_of([&] { static_cast<void>(loader.load_async(again, asked, wait)); }),
+              ErrorCode::corrupt_checkpoint);
+  }
+  EXPECT_EQ(cuda_->misuse_count(), 0U) << cuda_->last_misuse();
 }
 
 TEST_P(AsyncLoadOnGpuTest, AWaitByValueNeverBlocks) {

@@ -57,6 +57,25 @@ TEST(LoadState, GivesEveryPieceOnceInOrder) {
   EXPECT_TRUE(state.pieces_exhausted());
 }
 
+TEST(LoadState, OnlyTheFirstSlabCanBePromised) {
+  const Plan plan = make_test_plan();
+  LoadState state(plan, 0);
+  state.promise_first_slab();
+  for (std::uint32_t piece = 0; piece < 4; ++piece) {
+    const auto given = state.take_piece();
+    ASSERT_TRUE(given) << piece;
+    EXPECT_EQ(given->piece, piece);
+    EXPECT_EQ(given->slab, nullptr);
+  }
+  EXPECT_FALSE(state.take_piece());
+  EXPECT_EQ(state.memory_of(0).data, nullptr);
+  state.wait_for_first_slab(Clock::now());
+  const SlabMemory memory = memory_of_slab();
+  state.allocated(0, memory);
+  state.wait_for_first_slab(Clock::time_point::max());
+  EXPECT_EQ(state.memory_of(0).data, memory.data);
+}
+
 TEST(LoadState, ATensorIsReadyWithItsLastPieceOnly) {
   const Plan plan = make_test_plan();
   LoadState state(plan, 0);

@@ -58,13 +58,17 @@ class ReadAheadTest : public LoaderTest {
   std::unique_ptr<Load> start_slowly(Loader& loader, const Checkpoint& checkpoint, const LoadRequest& asked,
                                      Condition&& ready) {
     cuda_->hold_contexts();
-    auto load = std::async(std::launch::async, [&] { return loader.start(checkpoint, asked); });
+    auto load = std::async(std::launch::async, [&] {
+      started_on_ = std::this_thread::get_id();
+      return loader.start(checkpoint, asked);
+    });
     was_ready_ = comes_true(ready);
     cuda_->let_contexts_go();
     return load.get();
   }
 
   bool was_ready_ = false;
+  std::thread::id started_on_;
 };
 
 TEST_P(ReadAheadTest, ReadsWhileTheContextIsBeingMade) {
@@ -82,42 +86,41 @@ TEST_P(ReadAheadTest, ReadsWhileTheContextIsBeingMade) {
   EXPECT_LE(report.read_ahead_bytes, report.read_bytes);
 }
 
-TEST_P(ReadAheadTest, ADeviceThatIsOpenIsNotWaitedFor) {
-  const Checkpoint checkpoint = write(4 * mib);
-  Loader loader(options());
-  take_all(*loader.start(checkpoint, request()));
-  drop_page_cache(checkpoint);
-  const auto load = loader.start(checkpoint, request());
-  expect_equal(loader, take_all(*load));
-  EXPECT_EQ(load->report().read_ahead_bytes, 0U);
-}
-
 // The page cache stays as it was; the caller's predicate is asked on the caller's thread only.
 TEST_P(ReadAheadTest, NotWhereTheLoadGoesPastThePageCacheOrAsksTheCaller) {
   const Checkpoint checkpoint = write(4 * mib);
   LoadRequest bypass = request();
   bypass.page_cache = PageCachePolicy::bypass;
+  LoadRequest gds = request();
+  gds.path = PathPreference::gds;
+  LoadRequest compat = request();
+  compat.path = PathPreference::cufile_compat;
   LoadRequest select = request();
-  const std::thread::id here = std::this_thread::get_id();
-  std::thread::id asked_on = here;
+  std::thread::id asked_on;
   select.select = [&](const TensorInfo&) {
     asked_on = std::this_thread::get_id();
     return true;
   };
-  for (const LoadRequest& asked : {bypass, select}) {
+  for (const LoadRequest& asked : {bypass, gds, compat, select}) {
     drop_page_cache(checkpoint);
     Loader loader(options());
-    cuda_->hold_contexts();
-    std::thread let_go([&] {
-      std::this_thread::sleep_for(100ms);
-      cuda_->let_contexts_go();
-    });
-    const auto load = loader.start(checkpoint, asked);
-    let_go.join();
-    expect_equal(loader, take_all(*load));
-    EXPECT_EQ(load->report().read_ahead_bytes, 0U);
-    EXPECT_EQ(asked_on, here);
+    bool has_thread = true;
+    try {
+      const auto load = start_slowly(loader, checkpoint, asked, [&] {
+        if (cuda_->waiting_contexts() == 0) return false;  // until then it may still begin
+        has_thread = fakes::has_thread("inrush-ahead");
+        return true;
+      });
+      expect_equal(loader, take_all(*load));
+      EXPECT_EQ(load->report().read_ahead_bytes, 0U);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::environment_unfit) << error.what();
+      EXPECT_NE(asked.path, PathPreference::automatic) << "there is no cuFile, and nobody asked for it";
+    }
+    EXPECT_TRUE(was_ready_);
+    EXPECT_FALSE(has_thread);
   }
+  EXPECT_EQ(asked_on, started_on_);
 }
 
 TEST_P(ReadAheadTest, AContextThatFailsLeavesNothingBehind) {
@@ -125,8 +128,15 @@ TEST_P(ReadAheadTest, AContextThatFailsLeavesNothingBehind) {
   drop_page_cache(checkpoint);
   cuda_->fail("cuDevicePrimaryCtxRetain", 1, engine::CuResult::out_of_memory);
   Loader loader(options());
-  EXPECT_EQ(code_of([&] { static_cast<void>(loader.start(checkpoint, request())); }),
+  const fakes::ProcessCounts before = fakes::process_counts();
+  EXPECT_EQ(code_of([&] {
+              static_cast<void>(start_slowly(loader, checkpoint, request(), [&] {
+                return fakes::has_thread("inrush-ahead") && is_resident(checkpoint);
+              }));
+            }),
             ErrorCode::out_of_memory);
+  EXPECT_TRUE(was_ready_);
+  EXPECT_TRUE(fakes::returns_to(before));
   expect_equal(loader, take_all(*loader.start(checkpoint, request())));
 }
 

@@ -4,6 +4,7 @@
 #include "base/unique_fd.hpp"
 #include "fakes/temp_folder.hpp"
 #include "fakes/test_files.hpp"
+#include "storage/local_store.hpp"
 #include "storage/residency.hpp"
 
 #include <gtest/gtest.h>
@@ -60,6 +61,7 @@ class WarmTest : public testing::Test {
   }
 
   fakes::TempFolder folder_;
+  const engine::LocalStore store_;
 };
 
 TEST_F(WarmTest, AllIsResidentAfterwardsAndReadOnce) {
@@ -114,7 +116,7 @@ TEST_F(WarmTest, InterruptedItStopsAndKeepsWhatCame) {
 TEST_F(WarmTest, WhatHasNoRoomIsLeftOut) {
   const Checkpoint checkpoint = write();
   const auto within = [&](std::uint64_t room) {
-    return engine::warm_within(checkpoint, {}, {.room_bytes = [room] { return room; }, .on_progress = {}});
+    return engine::warm_within(checkpoint, {}, {.store = store_, .room_bytes = [room] { return room; }});
   };
   const WarmReport none = within(0);
   EXPECT_EQ(none.read_bytes, 0U);
@@ -136,7 +138,7 @@ TEST_F(WarmTest, RoomThatOthersTakeMeanwhileIsGone) {
   drop(checkpoint.files()[0].path);
   int looks = 0;
   const WarmReport report = engine::warm_within(
-      checkpoint, {}, {.room_bytes = [&] { return ++looks == 1 ? 1024 * mib : 0; }, .on_progress = {}});
+      checkpoint, {}, {.store = store_, .room_bytes = [&] { return ++looks == 1 ? 1024 * mib : 0; }});
   EXPECT_EQ(looks, 2);
   EXPECT_EQ(report.read_bytes, 128 * mib);
 }
