@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // A device that is open, or not there, is known before: then nothing is to be read.
-constexpr auto head_start = 10ms;
+constexpr auto head_start = 20ms;
 // What a cancel gives a read, too (transfer/piece_run). A stretch of 16 MiB takes 9 ms of a drive.
 constexpr auto end_patience = 100ms;
 // Planning a million tensors takes as long as the context, and the load's own plan would wait for the CPU.
