@@ -244,7 +244,8 @@ class INRUSH_API Loader {
   // done: no target was written to.
   [[nodiscard]] std::unique_ptr<Load> start(const Checkpoint& checkpoint, const LoadRequest& request);
   // As start(), for tensors that are used before they have arrived. invalid_request for a window: all memory
-  // is allocated here. environment_unfit where streams cannot wait as `wait` says.
+  // is allocated here, and what ends the load before it is there is thrown here. environment_unfit where
+  // streams cannot wait as `wait` says.
   [[nodiscard]] std::unique_ptr<AsyncLoad> load_async(const Checkpoint& checkpoint,
                                                       const LoadRequest& request,
                                                       StreamWait wait = StreamWait::event);

@@ -243,9 +243,8 @@ def test_a_file_that_is_cut_in_mid_load(cut, call):
 
 
 def test_a_deadline(long):
-    coming = inrush.torch.load_async(long, loader=slow_loader(), timeout=0.05)
-    with pytest.raises(TimeoutError) as caught:
-        coming.finish()
+    with pytest.raises(TimeoutError) as caught:  # by the call itself where allocating took as long
+        inrush.torch.load_async(long, loader=slow_loader(), timeout=0.05).finish()
     assert caught.value.code == "timed_out" and "0.05 s" in str(caught.value)
 
 
@@ -402,9 +401,9 @@ assert coming.done
 
 def test_an_interrupt_in_a_block_ends_the_load(run):
     assert run('''
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     with begin() as coming:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         coming.wait()
 except KeyboardInterrupt:
     print(coming.done, coming.report.complete)

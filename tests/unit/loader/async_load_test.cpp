@@ -427,7 +427,7 @@ TEST_P(AsyncLoadOnGpuTest, TheWatchdogFreesStreamsWhereThePathIsStuckInAnOpen) {
   LoadRequest limited = engine::async_request(request(), StreamWait::wait_value);
   EXPECT_GT(limited.deadline.count(), 0);
   limited.device = gpu->device();
-  limited.deadline = 50ms;
+  limited.deadline = 1s;  // begun by then, and stuck
   Loader loader(options());
   auto load = engine::start_async_load({.checkpoint = checkpoint,
                                         .request = limited,
