@@ -128,6 +128,7 @@ TEST_P(ReadAheadTest, AContextThatFailsLeavesNothingBehind) {
   drop_page_cache(checkpoint);
   cuda_->fail("cuDevicePrimaryCtxRetain", 1, engine::CuResult::out_of_memory);
   Loader loader(options());
+  std::thread([] {}).join();  // ThreadSanitizer starts a thread of its own with the first one
   const fakes::ProcessCounts before = fakes::process_counts();
   EXPECT_EQ(code_of([&] {
               static_cast<void>(start_slowly(loader, checkpoint, request(), [&] {
