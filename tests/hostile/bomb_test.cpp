@@ -111,6 +111,7 @@ TEST_P(HeaderOf99MB, IsHeldToItsMemory) {
 }
 
 std::function<std::string(std::size_t)> same(std::string text) {
+  while (text.size() < 4096) text += text;
   return [text = std::move(text)](std::size_t) { return text; };
 }
 

@@ -37,7 +37,12 @@ std::string file_of(const json::value& row) {
   std::string file;
   for (const json::value& segment : row.at("segments").as_array()) {
     const std::string bytes = bytes_of(segment.at(0).as_string());
-    for (std::int64_t i = 0; i < segment.at(1).as_int64(); ++i) file += bytes;
+    const auto count = static_cast<std::size_t>(segment.at(1).as_int64());
+    if (bytes.size() == 1) {  // 100 MB of blanks
+      file.append(count, bytes.front());
+    } else {
+      for (std::size_t i = 0; i < count; ++i) file += bytes;
+    }
   }
   return file;
 }
