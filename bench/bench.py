@@ -123,7 +123,8 @@ class Bench:
         others = [name for name in usable if not name.startswith("inrush")]
         if self.arguments.device == "cpu" and not case.part:
             others = [name for name in others if name not in matrix.MAPPINGS_ON_CPU]
-        return [case.ours] * (case.ours in usable) + matrix.strongest(case, others, case.rivals_max or 3)
+        ours = [name for name in case.all_ours if name in usable]
+        return ours + matrix.strongest(case, others, case.rivals_max or 3)
 
     # One case
 

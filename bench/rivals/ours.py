@@ -1,4 +1,4 @@
-"""Inrush: all defaults."""
+"""Inrush: all defaults, and cold loads past the page cache."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def _load(files: list[str], device: str) -> Tensors:
     import inrush.torch
 
     tensors = inrush.torch.load(_path(files), device)
+    _reports[:] = [tensors.report]
+    return tensors
+
+
+def _load_past_cache(files: list[str], device: str) -> Tensors:
+    import inrush.torch
+
+    tensors = inrush.torch.load(_path(files), device, page_cache="bypass")
     _reports[:] = [tensors.report]
     return tensors
 
@@ -68,6 +76,10 @@ RIVALS = [
     Rival(
         "inrush", "inrush", "inrush.torch.load, defaults", _IMPORTS, load=_load, slice=_slice,
         details=_details,
+    ),
+    Rival(
+        "inrush-bypass", "inrush", "inrush.torch.load, page_cache=\"bypass\"", _IMPORTS,
+        load=_load_past_cache, details=_details,
     ),
     Rival("inrush-stream", "inrush", "inrush.torch.stream, all kept", _IMPORTS, pairs=_stream),
     Rival("inrush-into", "inrush", "inrush.torch.load_into", _IMPORTS, fill=_load_into, details=_details),

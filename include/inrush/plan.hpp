@@ -78,8 +78,8 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// One read of one file, at most piece_bytes_max long unless it is a window, and what of it goes where. It
-// fills part of one slab.
+// One read of one file, at most piece_bytes_max long (by O_DIRECT twice that) unless it is a window, and what
+// of it goes where. It fills part of one slab.
 struct Piece {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
@@ -108,6 +108,8 @@ struct Plan {
   // window, so that no byte passes through a CPU.
   bool page_cache_windows = false;
   std::uint32_t reader_count = 1;
+  // With few CPUs: the thread that runs the path is one of the readers.
+  bool path_reads = false;
   std::uint32_t slot_count = 2;    // slots of the staging ring; 0 where there is no piece
   std::uint64_t slot_bytes = 0;    // a power of two up to 2 MiB, whole huge pages above
   std::uint64_t loaded_bytes = 0;  // bytes of the tensors

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <new>
 #include <string>
 
 namespace inrush::engine {
@@ -25,6 +26,7 @@ CudaContext::CudaContext(std::shared_ptr<const CudaDriver> driver, Device device
 // What a parent's context looks like from a forked child is undefined: even giving it back is a call too
 // many.
 CudaContext::~CudaContext() {
+  free_kept();
   if (is_own_process()) table().primary_ctx_release(ordinal_);
 }
 
@@ -32,6 +34,26 @@ void CudaContext::check(CuResult result, std::string_view call) const {
   if (result == CuResult::success) return;
   throw Error(ErrorCode::device_failed,
               fmt::format("{}: {}: {}", device_name(device_), call, cuda_result_text(table(), result)));
+}
+
+void CudaContext::free(CuAddress address) const noexcept {
+  release([this, address](const CudaTable& table) {
+    try {
+      if (waiting_.run_alone(table, [&] { table.mem_free(address); })) return;
+      waiting_.keep(address);
+    } catch (const std::bad_alloc&) {
+      table.mem_free(address);  // which waits
+    }
+  });
+}
+
+void CudaContext::free_kept() const noexcept {
+  release([this](const CudaTable& table) {
+    const auto free_all = [&] {
+      for (const CuAddress address : waiting_.take_kept()) table.mem_free(address);
+    };
+    static_cast<void>(waiting_.run_alone(table, free_all));
+  });
 }
 
 // Asked at every call: getpid() costs 0.16 us, and pthread_atfork() would be state of the process.

@@ -4,6 +4,7 @@
 
 #include "gpu/cuda_driver.hpp"
 #include "gpu/cuda_table.hpp"
+#include "gpu/waiting_streams.hpp"
 
 #include <inrush/device.hpp>
 
@@ -29,6 +30,11 @@ class CudaContext {
   // Throws device_failed with the device, the call and the driver's words; nothing on success.
   void check(CuResult result, std::string_view call) const;
 
+  [[nodiscard]] WaitingStreams& waiting_streams() const noexcept { return waiting_; }
+  // For destructors: frees device memory, later where a stream waits.
+  void free(CuAddress address) const noexcept;
+  void free_kept() const noexcept;
+
   // For destructors: runs `call` with the context bound. What the driver answers is dropped: "deinitialized"
   // at the end of the process is as good as success, and nobody could act on another error. A forked child
   // must not touch CUDA: nothing happens.
@@ -51,6 +57,7 @@ class CudaContext {
   CuDevice ordinal_ = 0;
   CuContext handle_ = nullptr;
   pid_t process_;
+  mutable WaitingStreams waiting_;
 };
 
 // Makes the context current on this thread for as long as it lives; whatever was current before (torch's,

@@ -22,6 +22,7 @@ constexpr std::uint64_t pitch_bytes_max = 2147483647;
 // kernel 51), and so are few.
 constexpr std::uint64_t kernel_run_bytes_max = 1ULL << 20;
 constexpr std::ptrdiff_t kernel_runs_min = 4;
+constexpr std::uint64_t staged_bytes_min = 256ULL << 10;
 
 bool is_one_run(const Copy& copy) {
   return copy.row_count == 1 ||
@@ -30,6 +31,19 @@ bool is_one_run(const Copy& copy) {
 
 bool is_small_run(const Copy& copy) {
   return is_one_run(copy) && copy.row_bytes * copy.row_count < kernel_run_bytes_max;
+}
+
+// From the first byte to the end of the last run: they are in order.
+std::uint64_t span_of(std::span<const CopyRun> runs) {
+  return runs.back().source + runs.back().bytes - runs.front().source;
+}
+
+// All of the span crosses the bus, so little else may lie between the runs, and few bytes are not worth a
+// copy more.
+bool is_worth_staging(std::span<const CopyRun> runs) {
+  std::uint64_t bytes = 0;
+  for (const CopyRun& run : runs) bytes += run.bytes;
+  return bytes >= staged_bytes_min && bytes >= span_of(runs) - span_of(runs) / 8;
 }
 
 CuAddress address_of(const void* device_memory) { return reinterpret_cast<std::uintptr_t>(device_memory); }
@@ -73,44 +87,87 @@ std::uint64_t CudaCopyStream::copy(std::span<const Copy> copies) {
   const CudaBinding binding(*context_);
   const std::optional<std::uint64_t> device_offset = kernel_offset(copies);
   std::uint64_t count = 0;
+  CopySource from = CopySource::host;
   runs_.clear();
   for (const Copy& copy : copies) {
     if (device_offset && is_small_run(copy)) {
-      runs_.push_back({address_of(copy.source) + *device_offset, address_of(copy.target),
-                       copy.row_bytes * copy.row_count});
+      from = copy.from;
+      runs_.push_back({address_of(copy.source), address_of(copy.target), copy.row_bytes * copy.row_count});
     } else {
       start(copy);
       ++count;
     }
   }
-  return runs_.empty() ? count : count + kernel_->start(runs_, stream_.get());
+  return runs_.empty() ? count : count + scatter(from, *device_offset);
+}
+
+// In spans that the stage takes at once.
+std::uint64_t CudaCopyStream::scatter(CopySource from, std::uint64_t device_offset) {
+  std::ranges::sort(runs_, {}, &CopyRun::source);
+  std::uint64_t count = 0;
+  for (std::size_t first = 0, end = 0; first < runs_.size(); first = end) {
+    while (end < runs_.size() &&
+           span_of(std::span(runs_).subspan(first, end + 1 - first)) <= CopyStage::span_bytes_max)
+      ++end;
+    count += scatter(std::span(runs_).subspan(first, end - first), from, device_offset);
+  }
+  return count;
+}
+
+std::uint64_t CudaCopyStream::scatter(std::span<CopyRun> runs, CopySource from, std::uint64_t device_offset) {
+  const bool is_staged = stage_ != nullptr && from == CopySource::host && is_worth_staging(runs);
+  if (is_staged) {
+    // Its type is a number for the kernel.
+    const auto* const source = reinterpret_cast<const std::byte*>(runs.front().source);
+    device_offset = stage_->bring(source, span_of(runs), stream_.get()) - runs.front().source;
+  }
+  for (CopyRun& run : runs) run.source += device_offset;
+  const std::uint64_t launch_count = kernel_->start(runs, stream_.get());
+  if (is_staged) stage_->release(stream_.get());
+  return launch_count + (is_staged ? 1 : 0);
 }
 
 void CudaCopyStream::begin_kernel() {
   if (kernel_thread_.joinable() || kernel_is_done_) return;
-  const auto make = [this] {
-    try {
-      kernel_ = std::make_unique<CopyKernel>(context_);
-    } catch (const std::exception& error) {
-      kernel_refusal_ = error.what();
-    }
-    kernel_is_done_ = true;
-  };
+  if (context_->waiting_streams().any(context_->table())) return;  // a later load may have it
   try {
-    kernel_thread_ = start_engine_thread("inrush-kernel", make);
+    kernel_thread_ = start_engine_thread("inrush-kernel", [this] { make_kernel(); });
   } catch (const std::system_error&) {
-    make();
+    make_kernel();
   }
 }
 
-void CudaCopyStream::use_kernel(KernelUse use) {
+void CudaCopyStream::make_kernel() noexcept {
+  try {
+    const CudaBinding binding(*context_);
+    const auto load_code = [this] { kernel_ = std::make_unique<CopyKernel>(context_); };
+    if (!context_->waiting_streams().run_alone(context_->table(), load_code))
+      kernel_refusal_ = "a stream waits for a value, and loading code would wait for it";
+  } catch (const std::exception& error) {
+    kernel_refusal_ = error.what();
+  }
+  try {
+    if (kernel_ != nullptr) stage_ = std::make_unique<CopyStage>(context_, reserved_bytes_);
+  } catch (const std::exception& error) {
+    stage_refusal_ = error.what();
+  }
+  kernel_is_done_ = true;
+}
+
+void CudaCopyStream::use_kernel(KernelUse use, std::uint64_t reserved_bytes) {
   kernel_use_ = use;
+  if (!kernel_thread_.joinable()) reserved_bytes_ = reserved_bytes;  // else it is made already
   if (use == KernelUse::forbidden && kernel_thread_.joinable()) kernel_thread_.join();
 }
 
 const std::string& CudaCopyStream::kernel_refusal() const noexcept {
   static const std::string none_yet;
   return kernel_is_done_ ? kernel_refusal_ : none_yet;
+}
+
+const std::string& CudaCopyStream::stage_refusal() const noexcept {
+  static const std::string none_yet;
+  return kernel_is_done_ ? stage_refusal_ : none_yet;
 }
 
 // Of the copies' sources, where the kernel is for them and there.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/copy_kernel.hpp"
+#include "gpu/copy_stage.hpp"
 #include "gpu/cuda_context.hpp"
 #include "gpu/gpu.hpp"
 
@@ -24,8 +25,9 @@ class CudaCopyStream final : public CopyStream {
   ~CudaCopyStream() override;
 
   std::uint64_t copy(std::span<const Copy> copies) override;
-  void use_kernel(KernelUse use) override;
+  void use_kernel(KernelUse use, std::uint64_t reserved_bytes) override;
   [[nodiscard]] const std::string& kernel_refusal() const noexcept override;
+  [[nodiscard]] const std::string& stage_refusal() const noexcept override;
   [[nodiscard]] std::uint64_t record() override;
   [[nodiscard]] std::uint64_t reached() override;
   void wait(std::uint64_t ticket) override;
@@ -55,6 +57,9 @@ class CudaCopyStream final : public CopyStream {
   void begin_kernel();
   [[nodiscard]] std::optional<std::uint64_t> kernel_offset(std::span<const Copy> copies);
   [[nodiscard]] std::optional<std::uint64_t> device_offset_of(const Copy& copy) const;
+  [[nodiscard]] std::uint64_t scatter(CopySource from, std::uint64_t device_offset);
+  [[nodiscard]] std::uint64_t scatter(std::span<CopyRun> runs, CopySource from, std::uint64_t device_offset);
+  void make_kernel() noexcept;
   void start(const Copy& copy) const;
   void start_run(const Copy& copy) const;
   [[nodiscard]] std::uint64_t bytes_in_allocation(CuAddress address) const;
@@ -65,12 +70,15 @@ class CudaCopyStream final : public CopyStream {
   std::shared_ptr<const CudaContext> context_;
   Stream stream_;
   // The kernel is made on a thread, once there is something for it: translating it for the first time took
-  // 0.2 s on an H200 machine, and until then copies do. Both results belong to the thread until it is done.
+  // 0.2 s on an H200 machine, and until then copies do. All results belong to the thread until it is done.
   std::thread kernel_thread_;
   std::atomic<bool> kernel_is_done_ = false;
   KernelUse kernel_use_ = KernelUse::allowed;
+  std::uint64_t reserved_bytes_ = 0;
   std::unique_ptr<CopyKernel> kernel_;
   std::string kernel_refusal_;
+  std::unique_ptr<CopyStage> stage_;  // null: the kernel reads host memory itself
+  std::string stage_refusal_;
   std::vector<CopyRun> runs_;
   std::vector<Event> idle_events_;
   std::deque<Pending> pending_;  // oldest first

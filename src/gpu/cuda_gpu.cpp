@@ -55,8 +55,12 @@ class CudaGpu final : public Gpu {
     return std::make_unique<CudaCopyStream>(context_);
   }
   void copy_to_host(const void* source, std::span<std::byte> target) override;
-  [[nodiscard]] std::unique_ptr<StreamFlags> open_flags(std::uint32_t count) override {
-    return std::make_unique<CudaStreamFlags>(context_, count);
+  [[nodiscard]] std::unique_ptr<StreamFlags> open_flags(const StreamFlagsShape& shape) override {
+    return std::make_unique<CudaStreamFlags>(context_, shape);
+  }
+  [[nodiscard]] bool streams_wait() override {
+    const CudaBinding binding(*context_);
+    return context_->waiting_streams().any(context_->table());
   }
   [[nodiscard]] std::shared_ptr<CufileDriver> open_cufile(const CufileOptions& options) override {
     return std::make_shared<CufileDriver>(options, context_);
@@ -96,9 +100,8 @@ std::shared_ptr<void> CudaGpu::allocate(std::uint64_t size_bytes, std::uint64_t 
   const CuResult result = context_->table().mem_alloc(&address, *wanted);
   if (result == CuResult::out_of_memory) throw no_memory(*wanted);
   if (result != CuResult::success) context_->check(result, "cuMemAlloc of " + bytes_text(*wanted));
-  std::shared_ptr<void> block(pointer_to(address), [context = context_, address](void*) noexcept {
-    context->release([address](const CudaTable& table) { table.mem_free(address); });
-  });
+  std::shared_ptr<void> block(pointer_to(address),
+                              [context = context_, address](void*) noexcept { context->free(address); });
   if (slack == 0) return block;
   return {block, pointer_to(round_up(address, alignment_bytes))};
 }

@@ -22,8 +22,10 @@ std::uint64_t bytes_for(std::uint32_t count) { return (std::uint64_t{count} + 1)
 
 }  // namespace
 
-CudaStreamFlags::CudaStreamFlags(std::shared_ptr<const CudaContext> context, std::uint32_t count)
-    : context_(std::move(context)), pages_(std::make_unique<HostPages>(bytes_for(count))) {
+CudaStreamFlags::CudaStreamFlags(std::shared_ptr<const CudaContext> context, const StreamFlagsShape& shape)
+    : context_(std::move(context)),
+      stream_count_max_(shape.stream_count_max),
+      pages_(std::make_unique<HostPages>(bytes_for(shape.count))) {
   const CudaBinding binding(*context_);
   const CudaTable& table = context_->table();
   std::byte* const start = pages_->bytes().data();
@@ -31,7 +33,7 @@ CudaStreamFlags::CudaStreamFlags(std::shared_ptr<const CudaContext> context, std
                   "cuMemHostRegister of flags");
   try {
     context_->check(table.mem_host_get_device_pointer(&address_, start, 0), "cuMemHostGetDevicePointer");
-    try_out(count);
+    try_out(shape.count);
   } catch (...) {
     if (pages_ != nullptr) table.mem_host_unregister(start);
     throw;
@@ -75,10 +77,12 @@ CudaStreamFlags::~CudaStreamFlags() {
   context_->release([this](const CudaTable& table) {
     for (const auto& [stream, event] : passed_) {
       table.event_synchronize(event);
+      context_->waiting_streams().forget(event);
       table.event_destroy(event);
     }
     table.mem_host_unregister(pages_->bytes().data());
   });
+  context_->free_kept();
 }
 
 std::uint32_t* CudaStreamFlags::words() const noexcept {
@@ -97,15 +101,25 @@ CuEvent CudaStreamFlags::event_of(CuStream stream) {
 }
 
 void CudaStreamFlags::wait(std::uint32_t index, void* stream) {
+  if (std::atomic_ref(words()[index]).load(std::memory_order_acquire) != 0) return;  // nothing to wait for
   const std::lock_guard lock(mutex_);
   const CudaBinding binding(*context_);
   const CudaTable& table = context_->table();
   auto* const waiting = static_cast<CuStream>(stream);
   const CuEvent event = event_of(waiting);
-  context_->check(table.stream_wait_value_32(waiting, address_ + index * sizeof(std::uint32_t), 1,
-                                             cu_wait_until_at_least),
-                  "cuStreamWaitValue32");
-  context_->check(table.event_record(event, waiting), "cuEventRecord on the caller's stream");
+  const auto queue = [&] {
+    context_->check(table.stream_wait_value_32(waiting, address_ + index * sizeof(std::uint32_t), 1,
+                                               cu_wait_until_at_least),
+                    "cuStreamWaitValue32");
+    context_->check(table.event_record(event, waiting), "cuEventRecord on the caller's stream");
+  };
+  if (context_->waiting_streams().add(table, {waiting, event}, stream_count_max_, queue)) return;
+  throw Error(
+      ErrorCode::invalid_request,
+      fmt::format("{}: {} streams wait for values already, and more could stand before the copies that "
+                  "they wait for (half of the queues that the device has for streams): wait with fewer "
+                  "streams, or by event",
+                  device_name(context_->device()), stream_count_max_));
 }
 
 }  // namespace inrush::engine

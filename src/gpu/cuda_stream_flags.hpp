@@ -16,7 +16,7 @@ class CudaStreamFlags final : public StreamFlags {
  public:
   // Lets a stream of its own wait for a word that is set, and sees that it passes: driver and device can do
   // it. Throws environment_unfit, device_failed.
-  CudaStreamFlags(std::shared_ptr<const CudaContext> context, std::uint32_t count);
+  CudaStreamFlags(std::shared_ptr<const CudaContext> context, const StreamFlagsShape& shape);
   ~CudaStreamFlags() override;
 
   void set(std::uint32_t index) noexcept override;
@@ -28,6 +28,7 @@ class CudaStreamFlags final : public StreamFlags {
   void try_out(std::uint32_t index);
 
   const std::shared_ptr<const CudaContext> context_;
+  const std::uint32_t stream_count_max_;
   std::unique_ptr<HostPages> pages_;
   CuAddress address_ = 0;  // of the pages, as the device sees them; 0: not pinned
   std::mutex mutex_;

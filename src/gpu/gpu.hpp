@@ -38,10 +38,14 @@ class CopyStream {
   virtual std::uint64_t copy(std::span<const Copy> copies) = 0;
   // Whether many small copies may go by a kernel. Not where streams wait for what these copies bring: a
   // kernel may stand behind such a stream in one queue of the device, and loading its code waits for all
-  // streams. Blocks while that is going on.
-  virtual void use_kernel(KernelUse use) = 0;
+  // streams. Blocks while that is going on. `reserved_bytes` of the device's memory are to be left free: they
+  // are still to be allocated.
+  virtual void use_kernel(KernelUse use, std::uint64_t reserved_bytes) = 0;
   // Why many small copies go one by one; empty where they need not, or none was asked for.
   [[nodiscard]] virtual const std::string& kernel_refusal() const noexcept = 0;
+  // Why that kernel reads host memory by itself, which is slower than what a copy engine brings it; empty as
+  // above.
+  [[nodiscard]] virtual const std::string& stage_refusal() const noexcept = 0;
   // A ticket for all copies so far. Tickets grow by one from 1.
   [[nodiscard]] virtual std::uint64_t record() = 0;
   // The highest ticket that is reached; 0 for none. Never blocks. Throws device_failed where a copy failed.
@@ -67,8 +71,13 @@ class StreamFlags {
   // Any thread.
   virtual void set(std::uint32_t index) noexcept = 0;
   // What is queued on `stream` (a CUstream) from now on starts after set(index). Never blocks. Throws
-  // device_failed.
+  // device_failed; invalid_request where more streams would wait at once than the shape allows.
   virtual void wait(std::uint32_t index, void* stream) = 0;
+};
+
+struct StreamFlagsShape {
+  std::uint32_t count = 0;
+  std::uint32_t stream_count_max = 0;  // that wait at once, for any flags of the device
 };
 
 struct DeviceMemoryInfo {
@@ -101,7 +110,10 @@ class Gpu {
   // Blocks. Throws device_failed.
   virtual void copy_to_host(const void* source, std::span<std::byte> target) = 0;
   // Throws environment_unfit where streams of the device cannot wait for values in host memory.
-  [[nodiscard]] virtual std::unique_ptr<StreamFlags> open_flags(std::uint32_t count) = 0;
+  [[nodiscard]] virtual std::unique_ptr<StreamFlags> open_flags(const StreamFlagsShape& shape) = 0;
+  // Whether streams wait for flags: what waits for the whole device (unregistering, loading code) would hold
+  // up the copies that they wait for, and so never end.
+  [[nodiscard]] virtual bool streams_wait() = 0;
   // cuFile for this device (gpu/cufile_driver.hpp). Blocks for up to a second. Throws environment_unfit.
   [[nodiscard]] virtual std::shared_ptr<CufileDriver> open_cufile(const CufileOptions& options) = 0;
 };

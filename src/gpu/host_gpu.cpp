@@ -31,8 +31,9 @@ class HostCopyStream final : public CopyStream {
     }
     return copies.size();
   }
-  void use_kernel(KernelUse /*use*/) override {}
+  void use_kernel(KernelUse /*use*/, std::uint64_t /*reserved_bytes*/) override {}
   [[nodiscard]] const std::string& kernel_refusal() const noexcept override { return no_refusal_; }
+  [[nodiscard]] const std::string& stage_refusal() const noexcept override { return no_refusal_; }
   [[nodiscard]] std::uint64_t record() override { return ++recorded_; }
   [[nodiscard]] std::uint64_t reached() override { return recorded_; }
   void wait(std::uint64_t ticket) override {
@@ -73,7 +74,8 @@ class HostGpu final : public Gpu {
   void copy_to_host(const void* source, std::span<std::byte> target) override {
     if (!target.empty()) std::memcpy(target.data(), source, target.size());
   }
-  [[nodiscard]] std::unique_ptr<StreamFlags> open_flags(std::uint32_t /*count*/) override {
+  [[nodiscard]] bool streams_wait() override { return false; }
+  [[nodiscard]] std::unique_ptr<StreamFlags> open_flags(const StreamFlagsShape& /*shape*/) override {
     throw Error(ErrorCode::environment_unfit, "the device \"cpu\" has no streams that could wait for values");
   }
   [[nodiscard]] std::shared_ptr<CufileDriver> open_cufile(const CufileOptions& /*options*/) override {

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <future>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -30,10 +31,16 @@ constexpr auto default_deadline = std::chrono::minutes(10);
 // The path gets this long after its deadline to end by itself.
 constexpr auto watchdog_grace = std::chrono::seconds(5);
 constexpr auto poll = std::chrono::milliseconds(20);
+// A device fills terabytes a second. Longer takes what was queued before on a stream that owns the memory,
+// and for ever where streams of others wait in every queue of the device for what comes after this load.
+constexpr auto fill_patience = std::chrono::seconds(10);
+constexpr auto fill_poll = std::chrono::microseconds(50);
 
-// Seen to hang on an H200: the stream that waits stands before the copies that it waits for.
-void require_own_queues() {
-  if (!streams_share_one_queue()) return;
+// What streams that wait may take of the device's queues: the rest is for what they wait for.
+std::uint32_t waiting_streams_max() {
+  const std::uint32_t count = device_queue_count() / 2;
+  if (count > 0) return count;
+  // Seen to hang on an H200: the stream that waits stands before the copies that it waits for.
   throw Error(
       ErrorCode::environment_unfit,
       "CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one queue of the device, where one that waits for a "
@@ -58,13 +65,16 @@ class AsyncLoadImpl final : public AsyncLoad, private LoadObserver {
 
  private:
   // On the path's thread.
+  void prepared() override;
   void submitted(const Piece& piece) override;
   void arrived(const Piece& piece) override;
   void ended(std::exception_ptr error) noexcept override;
 
-  void fill_incomplete(CopyStream& stream) const;
+  void fill_incomplete(CopyStream& stream) noexcept;
+  [[nodiscard]] std::uint64_t queue_fills(CopyStream& stream) const;
   void release_streams() noexcept;
   void watch(Clock::time_point give_up);
+  void fill_behind_path() noexcept;
   template <typename Ready>
   void wait_until(Ready&& ready);
   void order(std::uint32_t flag, void* stream);
@@ -78,11 +88,13 @@ class AsyncLoadImpl final : public AsyncLoad, private LoadObserver {
   std::vector<std::uint32_t> missing_;                // likewise: not on the device yet
   std::uint64_t unsubmitted_count_ = 0;               // pieces
   bool has_begun_ = false;                            // all memory is there
+  bool is_prepared_ = false;
   bool ended_ = false;
   std::exception_ptr error_;
-  std::unique_ptr<StreamFlags> flags_;     // one a placement and one for all; null: streams wait by event
-  std::unique_ptr<LoadImpl> load_;         // goes first: its end sets all flags
-  std::unique_ptr<std::thread> watchdog_;  // likewise
+  std::unique_ptr<StreamFlags> flags_;        // one a placement and one for all; null: streams wait by event
+  std::unique_ptr<CopyStream> spare_stream_;  // the watchdog's, made before any stream waits
+  std::unique_ptr<LoadImpl> load_;            // goes first: its end sets all flags
+  std::unique_ptr<std::thread> watchdog_;     // likewise
   std::vector<Tensor> tensors_;
 };
 
@@ -98,8 +110,9 @@ AsyncLoadImpl::AsyncLoadImpl(LoadParts parts, StreamWait wait)
   missing_ = unsubmitted_;
   const auto placement_count = static_cast<std::uint32_t>(parts.plan.placements.size());
   if (wait == StreamWait::wait_value) {
-    require_own_queues();
-    flags_ = gpu_->open_flags(placement_count + 1);
+    const std::uint32_t stream_count_max = waiting_streams_max();
+    spare_stream_ = gpu_->open_stream();
+    flags_ = gpu_->open_flags({placement_count + 1, stream_count_max});
   }
   const Clock::time_point give_up = later(later(parts.start, parts.request.deadline), watchdog_grace);
   for (std::uint32_t i = 0; flags_ != nullptr && i < placement_count; ++i) {
@@ -139,8 +152,16 @@ AsyncLoadImpl::~AsyncLoadImpl() {
 
 void AsyncLoadImpl::close() noexcept {
   if (::getpid() != pid_) return;
-  load_->close();
+  // The watchdog uses what the load gives back when it closes; it ends with the path, or by the deadline.
+  load_->cancel();
   if (watchdog_ != nullptr && watchdog_->joinable()) watchdog_->join();
+  load_->close();
+}
+
+void AsyncLoadImpl::prepared() {
+  const std::lock_guard lock(mutex_);
+  is_prepared_ = true;
+  changed_->notify_all();
 }
 
 void AsyncLoadImpl::submitted(const Piece& piece) {
@@ -171,12 +192,7 @@ void AsyncLoadImpl::ended(std::exception_ptr error) noexcept {
       return;
     }
   }
-  if (error != nullptr && load_->has_staging()) {
-    try {
-      fill_incomplete(load_->stream());
-    } catch (const std::exception&) {  // the device is gone, and with it who could read
-    }
-  }
+  if (error != nullptr && load_->has_staging()) fill_incomplete(load_->stream());
   const std::lock_guard lock(mutex_);
   release_streams();
   if (!ended_) error_ = std::move(error);
@@ -185,14 +201,29 @@ void AsyncLoadImpl::ended(std::exception_ptr error) noexcept {
 }
 
 // Nothing is in flight, or never will be.
-void AsyncLoadImpl::fill_incomplete(CopyStream& stream) const {
+void AsyncLoadImpl::fill_incomplete(CopyStream& stream) noexcept {
+  try {
+    const std::uint64_t filled = queue_fills(stream);
+    const Clock::time_point give_up = Clock::now() + fill_patience;
+    while (flags_ != nullptr && stream.reached() < filled && Clock::now() < give_up)
+      std::this_thread::sleep_for(fill_poll);
+    {
+      const std::lock_guard lock(mutex_);
+      release_streams();  // late: they stand in its way
+    }
+    stream.wait(filled);
+  } catch (const std::exception&) {  // the device is gone, and with it who could read
+  }
+}
+
+std::uint64_t AsyncLoadImpl::queue_fills(CopyStream& stream) const {
   const Plan& plan = load_->plan();
   for (std::uint32_t i = 0; i < plan.placements.size(); ++i) {
     if (missing_[i] == 0) continue;
     const Tensor tensor = load_->tensor_of(i);
     if (tensor.data != nullptr) stream.fill(tensor.data, tensor.size_bytes, unfilled);
   }
-  stream.wait(stream.record());
+  return stream.record();
 }
 
 void AsyncLoadImpl::release_streams() noexcept {
@@ -203,7 +234,6 @@ void AsyncLoadImpl::release_streams() noexcept {
 // The path ends by its deadline. Where it does not (a mount that died inside an open), streams must go on all
 // the same.
 void AsyncLoadImpl::watch(Clock::time_point give_up) {
-  std::unique_ptr<CopyStream> stream;
   {
     std::unique_lock lock(mutex_);
     if (changed_->wait_until(lock, give_up, [this] { return ended_; })) return;
@@ -211,22 +241,34 @@ void AsyncLoadImpl::watch(Clock::time_point give_up) {
         Error(ErrorCode::timed_out, "the load did not end by its deadline; the mount may be dead"));
     ended_ = true;  // whatever the path says from now on, and missing_ stays as it is
     changed_->notify_all();
-    try {
-      // Behind the path's stream, which is there as long as the path has not ended, and so behind those that
-      // own the memory.
-      stream = gpu_->open_stream();
-      load_->stream().order_before(stream->handle());
-    } catch (const std::exception&) {
-      stream = nullptr;
-    }
   }
   load_->cancel();
+  std::promise<void> filled;
+  const std::future<void> is_filled = filled.get_future();
+  std::thread filler;
   try {
-    if (stream != nullptr) fill_incomplete(*stream);
-  } catch (const std::exception&) {  // the device is gone, and with it who could read
+    filler = start_engine_thread("inrush-fill", [this, &filled] {
+      fill_behind_path();
+      filled.set_value();
+    });
+    is_filled.wait_for(fill_patience);
+  } catch (const std::system_error&) {  // no thread to be had: a call of the driver's may not come back here
   }
-  const std::lock_guard lock(mutex_);
-  release_streams();
+  {
+    const std::lock_guard lock(mutex_);
+    release_streams();
+  }
+  if (filler.joinable()) filler.join();
+}
+
+// Behind the path's stream, and so behind those that own the memory.
+void AsyncLoadImpl::fill_behind_path() noexcept {
+  try {
+    load_->stream().order_before(spare_stream_->handle());
+  } catch (const std::exception&) {  // the device is gone, and with it who could read
+    return;
+  }
+  fill_incomplete(*spare_stream_);
 }
 
 template <typename Ready>
@@ -258,13 +300,13 @@ void AsyncLoadImpl::order(std::uint32_t flag, void* stream) {
 void AsyncLoadImpl::wait(std::string_view name, void* stream) {
   load_->require_own_process();
   const std::uint32_t placement = load_->placement_of(name);
-  if (flags_ == nullptr) wait_until([&] { return unsubmitted_[placement] == 0; });
+  wait_until([&] { return flags_ != nullptr ? is_prepared_ : unsubmitted_[placement] == 0; });
   order(placement, stream);
 }
 
 void AsyncLoadImpl::wait_all(void* stream) {
   load_->require_own_process();
-  if (flags_ == nullptr) wait_until([&] { return unsubmitted_count_ == 0; });
+  wait_until([&] { return flags_ != nullptr ? is_prepared_ : unsubmitted_count_ == 0; });
   order(static_cast<std::uint32_t>(missing_.size()), stream);
 }
 

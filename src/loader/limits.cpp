@@ -360,7 +360,8 @@ Limits measure_limits(const LimitTask& task, const LimitOptions& options) {
     throw Error(ErrorCode::invalid_request, "the duration of a figure must be more than 0");
   const Measuring measuring{options.duration, options.interrupted};
   const std::vector<std::shared_ptr<const File>> files = open_files(task.checkpoint);
-  const std::uint32_t reader_count = choose_ring(task.machine, task.checkpoint.size_bytes()).reader_count;
+  const std::uint32_t reader_count =
+      choose_ring(task.machine, task.checkpoint.size_bytes(), PageCachePolicy::keep).reader_count;
   Limits limits;
   limits.device = task.gpu->device();
   limits.storage = measured_or_why_not([&] { return measure_storage(files, task.io_uring, measuring); });

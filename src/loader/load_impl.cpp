@@ -5,6 +5,7 @@
 #include "base/engine_thread.hpp"
 #include "base/text.hpp"
 #include "loader/host_facts.hpp"
+#include "plan/slabs.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -101,9 +102,10 @@ void LoadImpl::begin() {
   staging_ = parts_.pool->lend({.gpu = parts_.gpu,
                                 .shape = {parts_.plan.slot_bytes, parts_.plan.slot_count},
                                 .reader_count = parts_.plan.reader_count,
+                                .path_reads = parts_.plan.path_reads,
                                 .io_uring = parts_.io_uring});
-  staging_->stream->use_kernel(parts_.streams_wait_for_values ? KernelUse::forbidden : KernelUse::allowed);
-  if (parts_.streams_wait_for_values) staging_->ring->pin_all(*parts_.gpu);
+  staging_->stream->use_kernel(parts_.streams_wait_for_values ? KernelUse::forbidden : KernelUse::allowed,
+                               bytes_to_allocate());
   if (!parts_.gpu->is_host()) state_->promise_first_slab();  // there reads land in the slab itself
   try {
     path_thread_ = std::make_unique<std::thread>(start_engine_thread("inrush-path", [this] { run_path(); }));
@@ -115,10 +117,17 @@ void LoadImpl::begin() {
   open_targets();
 }
 
+std::uint64_t LoadImpl::bytes_to_allocate() const {
+  const std::uint64_t bytes = allocated_bytes(parts_.plan);
+  const std::uint64_t window_bytes = parts_.request.window_bytes_max;
+  return window_bytes == 0 ? bytes : std::min(bytes, window_bytes);
+}
+
 // --- the path's thread ---
 
 void LoadImpl::run_path() noexcept {
   try {
+    prepare_for_observer();
     run_transfer();
     report_.end_stage(&Stages::last_byte);
     tell_ended(nullptr);
@@ -134,6 +143,14 @@ void LoadImpl::run_path() noexcept {
   } catch (const std::exception& error) {
     tell_ended(std::make_exception_ptr(Error(ErrorCode::internal, error.what())));
   }
+}
+
+// Pinning waits for streams, and 100 MiB of it take some 10 ms, so it is not the caller's thread that does
+// it.
+void LoadImpl::prepare_for_observer() {
+  if (parts_.observer == nullptr) return;
+  if (parts_.streams_wait_for_values) staging_->ring->pin_all(*parts_.gpu);
+  parts_.observer->prepared();
 }
 
 void LoadImpl::tell_ended(std::exception_ptr error) noexcept {
@@ -273,7 +290,8 @@ void LoadImpl::allocate_in_window() {
   std::uint32_t allocated_count = 0;
   while (const std::optional<std::uint32_t> slab = state_->slab_to_allocate()) {
     check_interruption();
-    if (++allocated_count > slabs_ahead) std::this_thread::sleep_for(allocation_pause);
+    const bool has_time = parts_.observer == nullptr;  // else somebody waits for all of them
+    if (++allocated_count > slabs_ahead && has_time) std::this_thread::sleep_for(allocation_pause);
     allocate_slab(*slab);
   }
   note_allocated();

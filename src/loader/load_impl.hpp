@@ -34,6 +34,9 @@ namespace inrush::engine {
 class LoadObserver {
  public:
   virtual ~LoadObserver() = default;
+  // From now on nothing is done that waits for streams. Before anything is submitted, and not where the load
+  // fails before.
+  virtual void prepared() = 0;
   virtual void submitted(const Piece& piece) = 0;
   virtual void arrived(const Piece& piece) = 0;
   // Nothing is in flight any more. `error` null: every tensor is on the device. Before anybody else hears of
@@ -53,8 +56,8 @@ struct LoadParts {
   std::shared_ptr<CufileOpening> cufile = {};  // null where the plan does not go by cuFile
   LogFunction log;
   LoadObserver* observer = nullptr;  // outlives the load; may be null
-  // Streams of the caller's wait for values that the CPU sets once bytes have arrived: from the start on,
-  // nothing may be done that waits for them.
+  // Streams of the caller's wait, once the observer heard prepared(), for values that the CPU sets when bytes
+  // have arrived: nothing may be done then that waits for them.
   bool streams_wait_for_values = false;
   std::unique_ptr<const ReadAhead> ahead = {};  // ended; null where the device was open
   Clock::time_point start;
@@ -103,6 +106,7 @@ class LoadImpl final : public Load, private TransferSink {
   void orphaned(std::uint64_t count) noexcept override;
 
   void run_path() noexcept;
+  void prepare_for_observer();
   void register_ring();
   void run_transfer();
   void run_staged(StagedParts staged);
@@ -111,6 +115,7 @@ class LoadImpl final : public Load, private TransferSink {
   [[nodiscard]] std::vector<std::string> taken_tensors_of_changed_file() const;
 
   // The rest: on the consumer's thread.
+  [[nodiscard]] std::uint64_t bytes_to_allocate() const;
   void settle();
   void log_fallbacks() const;
   void end_with(std::exception_ptr error);

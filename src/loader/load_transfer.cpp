@@ -45,7 +45,9 @@ void LoadImpl::run_staged(StagedParts staged) {
   std::unique_ptr<WindowReads> windows;
   try {
     if (parts_.plan.page_cache_windows)
-      windows = std::make_unique<WindowReads>(parts_.gpu, RingShape{parts_.plan.slot_bytes, window_count});
+      windows =
+          std::make_unique<WindowReads>(parts_.gpu, RingShape{parts_.plan.slot_bytes, window_count},
+                                        parts_.plan.reader_count > 1 ? Populate::always : Populate::missing);
   } catch (const Error& error) {
     fallbacks_.record(window_name, error.what());
   }

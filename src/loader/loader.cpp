@@ -278,9 +278,14 @@ Machine Loader::Impl::machine(const Device& device, const std::string& path) {
 
 namespace {
 
-// Allocating and registering in mid-load would wait for streams that wait for the load.
+// Whoever asks for such a load waits for all of its memory, and a call takes as long for 12 GB as for 256 MiB
+// (H200, the first time in a process: 1 ms).
+constexpr std::uint64_t async_slab_bytes_max = 1ULL << 30;
+
+// Unregistering in mid-load would wait for streams that wait for the load.
 void leave_what_waits_for_the_device(Machine& facts) {
   facts.page_cache_windows = false;
+  facts.slab_bytes_max = async_slab_bytes_max;
   for (PathChoice& path : facts.paths) {
     if (path.name == "staged" || !path.usable) continue;
     path.usable = false;
@@ -301,6 +306,7 @@ LoadParts Loader::Impl::prepare(const Checkpoint& checkpoint, const LoadRequest&
   bound.device = gpu->device();  // with its UUID, as the plan knows it
   Machine facts = machine(bound.device, checkpoint.path());
   if (wait == StreamWait::wait_value) leave_what_waits_for_the_device(facts);
+  if (gpu->streams_wait()) facts.page_cache_windows = false;  // which are unregistered one by one
   Plan plan = make_plan(checkpoint, bound, facts);
   if (gpu->is_host() && !request.allocate) require_host_memory(plan, request, facts);
   std::shared_ptr<CufileOpening> cufile = open_cufile(plan, bound, gpu);

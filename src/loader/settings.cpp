@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <climits>
 #include <cstdlib>
+#include <system_error>
 
 namespace inrush::inline v0 {
 
@@ -32,6 +34,10 @@ struct Bounds {
 constexpr Bounds reader_bounds = {1, 1024};
 constexpr Bounds piece_bounds = {piece_unit_bytes, 1ULL << 30};
 constexpr Bounds staging_bounds = {1ULL << 20, 1ULL << 40};
+// CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32, 8 where it is not set (CUDA C++ Programming Guide, "CUDA Environment
+// Variables").
+constexpr std::uint32_t queue_count_default = 8;
+constexpr std::uint32_t queue_count_most = 32;
 constexpr Bounds process_bounds = {1, 4096};
 
 Error bad_value(const std::string& message) { return {ErrorCode::invalid_request, message}; }
@@ -255,6 +261,11 @@ std::vector<Setting> settings_from_environment() {
 
 namespace inrush::engine {
 
-bool streams_share_one_queue() { return variable_value("CUDA_DEVICE_MAX_CONNECTIONS") == "1"; }
+std::uint32_t device_queue_count() {
+  const std::string text = variable_value("CUDA_DEVICE_MAX_CONNECTIONS").value_or("");
+  std::uint32_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  return error == std::errc() && count >= 1 && count <= queue_count_most ? count : queue_count_default;
+}
 
 }  // namespace inrush::engine

@@ -1,9 +1,11 @@
 // What the environment says beside the settings of loader.hpp.
 #pragma once
 
+#include <cstdint>
+
 namespace inrush::engine {
 
-// CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of the process share one queue of the device.
-[[nodiscard]] bool streams_share_one_queue();
+// Of the queues that a device has for the streams of this process: CUDA_DEVICE_MAX_CONNECTIONS, else 8.
+[[nodiscard]] std::uint32_t device_queue_count();
 
 }  // namespace inrush::engine

@@ -18,7 +18,7 @@ constexpr std::uint64_t staging_bytes_floor = 2ULL << 20;
 
 bool fits(const Staging& staging, const StagingRequest& request) {
   return staging.gpu == request.gpu && staging.ring->shape() == request.shape &&
-         staging.reader_count == request.reader_count;
+         staging.reader_count == request.reader_count && staging.path_reads == request.path_reads;
 }
 
 std::unique_ptr<Staging> make_staging(const StagingRequest& request) {
@@ -27,8 +27,13 @@ std::unique_ptr<Staging> make_staging(const StagingRequest& request) {
   staging->ring = std::make_shared<Ring>(request.shape);
   staging->stream = request.gpu->open_stream();
   staging->reader_count = request.reader_count;
+  staging->path_reads = request.path_reads;
   staging->fallbacks = std::make_shared<Fallbacks>();
-  staging->queue = std::make_unique<LocalQueue>(LocalQueueOptions{.reader_count = request.reader_count,
+  // Two threads at least: the path reads nothing that is not in memory.
+  const std::uint32_t thread_count =
+      std::max(std::min(2U, request.reader_count), request.reader_count - (request.path_reads ? 1 : 0));
+  staging->queue = std::make_unique<LocalQueue>(LocalQueueOptions{.reader_count = thread_count,
+                                                                  .waiter_reads = request.path_reads,
                                                                   .io_uring = request.io_uring,
                                                                   .staging = {},
                                                                   .fallbacks = staging->fallbacks});
@@ -65,7 +70,8 @@ std::unique_ptr<Staging> StagingPool::lend(const StagingRequest& request) {
       std::erase(idle_, nullptr);
       return found;
     }
-    dropped.swap(idle_);  // of another shape: the budget is for what is used
+    // Of another shape: the budget is for what is used. Letting go of a ring waits for streams that wait.
+    if (!request.gpu->streams_wait()) dropped.swap(idle_);
   }
   dropped.clear();
   try {

@@ -26,6 +26,7 @@ struct Staging {
   std::unique_ptr<CopyStream> stream;
   std::unique_ptr<LocalQueue> queue;
   std::uint32_t reader_count = 0;
+  bool path_reads = false;
   bool is_registered = false;                     // the ring, with the queue, as fixed buffers
   std::shared_ptr<const DeviceRing> device_ring;  // made by the first load that reads by cuFile
 };
@@ -34,6 +35,7 @@ struct StagingRequest {
   std::shared_ptr<Gpu> gpu;
   RingShape shape;
   std::uint32_t reader_count = 1;
+  bool path_reads = false;  // its thread is one of the readers
   IoUring io_uring = IoUring::automatic;
 };
 

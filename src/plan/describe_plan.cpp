@@ -111,7 +111,8 @@ void describe_choices(const Plan& plan, std::string& out) {
   line("", fmt::format("{}, since: {}", plan.path, plan.path_rule));
   line("page cache", fmt::format("{} ({})", plan.page_cache == PageCachePolicy::keep ? "keep" : "bypass",
                                  plan.page_cache_rule));
-  line("ring", fmt::format("{}, {} of {}, {} together", counted(plan.reader_count, "reader"),
+  line("ring", fmt::format("{}{}, {} of {}, {} together", counted(plan.reader_count, "reader"),
+                           plan.path_reads ? " (one of them the path's own thread: there are few CPUs)" : "",
                            counted(plan.slot_count, "slot"), bytes_text(plan.slot_bytes),
                            bytes_text(plan.slot_count * plan.slot_bytes)));
   if (plan.page_cache_windows)

@@ -36,17 +36,21 @@ Plan plan_of(const Checkpoint& checkpoint, const LoadRequest& request, const Mac
   for (const Placement& placement : plan.placements) plan.loaded_bytes += placement.size_bytes;
 
   const bool is_host = request.device.kind == DeviceKind::cpu;
+  // On the CPU the tensors take host memory beside the pages that are kept; targets have theirs already.
+  const auto page_cache_for = [&](std::uint64_t read_bytes) {
+    return engine::choose_page_cache(request.page_cache,
+                                     read_bytes + (is_host ? engine::allocated_bytes(plan) : 0), machine);
+  };
   plan.page_cache_windows = !is_host && plan.path == "staged" && engine::takes_windows(machine);
-  const engine::RingChoice ring = plan.page_cache_windows
-                                      ? engine::choose_window_ring(machine, plan.loaded_bytes)
-                                      : engine::choose_ring(machine, plan.loaded_bytes);
+  const engine::RingChoice ring =
+      plan.page_cache_windows
+          ? engine::choose_window_ring(machine, plan.loaded_bytes)
+          : engine::choose_ring(machine, plan.loaded_bytes, page_cache_for(plan.loaded_bytes).policy);
   engine::lay_pieces(selected, ring.piece_bytes, plan);
   engine::fit_ring(ring, plan);
   for (const Piece& piece : plan.pieces) plan.read_bytes += piece.size_bytes;
 
-  // On the CPU the tensors take host memory beside the pages that are kept; targets have theirs already.
-  engine::PageCacheChoice page_cache = engine::choose_page_cache(
-      request.page_cache, plan.read_bytes + (is_host ? engine::allocated_bytes(plan) : 0), machine);
+  engine::PageCacheChoice page_cache = page_cache_for(plan.read_bytes);
   plan.page_cache = page_cache.policy;
   plan.page_cache_rule = std::move(page_cache.rule);
   return plan;

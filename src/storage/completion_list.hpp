@@ -42,6 +42,12 @@ class CompletionList {
     return count;
   }
 
+  // Whether wait() would return one at once.
+  [[nodiscard]] bool has_any() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return !done_.empty();
+  }
+
   // Reads whose completion was not yet returned by wait().
   [[nodiscard]] std::size_t in_flight_count() const noexcept {
     const std::lock_guard lock(mutex_);

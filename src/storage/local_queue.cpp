@@ -7,6 +7,7 @@ namespace inrush::engine {
 LocalQueue::LocalQueue(LocalQueueOptions options)
     : links_{std::make_shared<CompletionList>(),
              options.fallbacks != nullptr ? options.fallbacks : std::make_shared<Fallbacks>()},
+      waiter_reads_(options.waiter_reads),
       readers_(std::make_shared<ReaderThreads>(options.reader_count, links_)) {
   if (options.io_uring == IoUring::off) return;
   // Weak: a ring that is left behind with a read in flight must not keep the reader threads alive.
@@ -35,6 +36,7 @@ void LocalQueue::submit(ReadRequest request) {
 }
 
 std::size_t LocalQueue::wait(std::span<Completion> completions, Clock::time_point until) {
+  if (waiter_reads_ && !links_.completions->has_any()) static_cast<void>(readers_->read_one_resident());
   return links_.completions->wait(completions, until);
 }
 

@@ -22,7 +22,10 @@ inline constexpr std::uint32_t device_reader_count = 16;
 
 struct LocalQueueOptions {
   std::uint32_t reader_count = 4;  // at least 1
-  std::uint32_t ring_depth = 64;   // direct reads that io_uring has in flight at once
+  // Whether the thread that waits reads, too, what is in memory. Where there are as many readers as CPUs, it
+  // would else get its turn late, and they stand still meanwhile.
+  bool waiter_reads = false;
+  std::uint32_t ring_depth = 64;  // direct reads that io_uring has in flight at once
   IoUring io_uring = IoUring::automatic;
   StagingMemory staging = {};                 // as register_staging(); may be empty
   std::shared_ptr<Fallbacks> fallbacks = {};  // none: refusals are not recorded
@@ -48,6 +51,7 @@ class LocalQueue final : public ReadQueue {
 
  private:
   const QueueLinks links_;
+  const bool waiter_reads_;
   std::shared_ptr<ReaderThreads> readers_;
   std::unique_ptr<ReaderThreads> device_readers_;
   std::unique_ptr<UringReads> uring_;  // after readers_: it ends first, and may still hand reads to them

@@ -3,6 +3,7 @@
 #include <inrush/error.hpp>
 
 #include "base/text.hpp"
+#include "storage/residency.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -29,12 +30,13 @@ AddressSpace::AddressSpace(std::uint64_t size_bytes) : size_bytes_(size_bytes) {
 
 AddressSpace::~AddressSpace() { ::munmap(data_, size_bytes_); }
 
-MappedPages map_pages(int fd, std::uint64_t offset, std::span<std::byte> window) noexcept {
+MappedPages map_pages(int fd, std::uint64_t offset, std::span<std::byte> window, Populate populate) noexcept {
   void* const mapping =
       ::mmap(window.data(), window.size(), PROT_READ, MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset));
   if (mapping == MAP_FAILED) return {0, errno};
+  const bool is_needed = populate == Populate::always || !is_range_resident(fd, {offset, window.size()});
   // EFAULT: pages past the end of a file that was cut; EINVAL: before Linux 5.14.
-  while (::madvise(mapping, window.size(), MADV_POPULATE_READ) != 0) {
+  while (is_needed && ::madvise(mapping, window.size(), MADV_POPULATE_READ) != 0) {
     if (errno != EINTR && errno != EAGAIN) return {0, errno};
   }
   struct stat status = {};

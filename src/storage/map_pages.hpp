@@ -29,8 +29,15 @@ struct MappedPages {
   int error = 0;                 // errno
 };
 
+enum class Populate : std::uint8_t {
+  always,
+  // Only where pages are missing: what pins the others finds them itself.
+  missing,
+};
+
 // Maps the file from `offset` (a multiple of the page size) on over `window`, a part of an AddressSpace, and
-// brings all of its pages into memory. Blocks on storage where they are not there yet.
-[[nodiscard]] MappedPages map_pages(int fd, std::uint64_t offset, std::span<std::byte> window) noexcept;
+// brings pages into memory. Blocks on storage where they are not there yet.
+[[nodiscard]] MappedPages map_pages(int fd, std::uint64_t offset, std::span<std::byte> window,
+                                    Populate populate) noexcept;
 
 }  // namespace inrush::engine

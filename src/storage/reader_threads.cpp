@@ -3,6 +3,7 @@
 #include <inrush/error.hpp>
 
 #include "base/engine_thread.hpp"
+#include "storage/residency.hpp"
 
 #include <fmt/format.h>
 
@@ -92,14 +93,45 @@ ReaderThreads::~ReaderThreads() {
 }
 
 void ReaderThreads::submit(ReadRequest request) noexcept {
+  add(std::move(request), [this](ReadRequest next) { shared_->waiting.push_back(std::move(next)); });
+}
+
+void ReaderThreads::put_back(ReadRequest request) noexcept {
+  add(std::move(request), [this](ReadRequest next) { shared_->waiting.push_front(std::move(next)); });
+}
+
+template <typename Push>
+void ReaderThreads::add(ReadRequest request, Push&& push) noexcept {
   const std::uint64_t tag = request.tag;
   try {
     const std::lock_guard lock(shared_->mutex);
-    shared_->waiting.push_back(std::move(request));
+    push(std::move(request));
     shared_->changed.notify_one();
   } catch (const std::bad_alloc&) {
     shared_->completions->add({tag, 0, ENOMEM});
   }
+}
+
+bool ReaderThreads::read_one_resident() noexcept {
+  std::optional<ReadRequest> request;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->waiting.empty()) return false;
+    const ReadRequest& next = shared_->waiting.front();
+    if (next.mode != ReadMode::buffered || next.file->descriptor(ReadMode::buffered) < 0) return false;
+    request = std::move(shared_->waiting.front());
+    shared_->waiting.pop_front();
+  }
+  const std::uint64_t tag = request->tag;
+  const std::uint64_t moved_bytes =
+      read_resident(request->file->descriptor(ReadMode::buffered), request->offset, request->target);
+  if (moved_bytes == 0) {
+    put_back(std::move(*request));
+    return false;
+  }
+  request.reset();
+  shared_->completions->add({tag, moved_bytes, 0});
+  return true;
 }
 
 }  // namespace inrush::engine

@@ -31,9 +31,16 @@ class ReaderThreads {
 
   // The completion must be expected already.
   void submit(ReadRequest request) noexcept;
+  // Does, on the caller's thread, the next waiting read of a local file through the page cache. False: there
+  // is none, or it would wait for storage.
+  bool read_one_resident() noexcept;
 
  private:
   struct Shared;
+
+  void put_back(ReadRequest request) noexcept;
+  template <typename Push>
+  void add(ReadRequest request, Push&& push) noexcept;
 
   std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;

@@ -107,4 +107,12 @@ bool is_range_resident(int fd, ByteRange range) noexcept {
   return false;
 }
 
+std::uint64_t read_resident(int fd, std::uint64_t offset, std::span<std::byte> target) noexcept {
+  iovec part{target.data(), target.size()};
+  const ssize_t moved = ::preadv2(fd, &part, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+  // Linux 5.9 and 5.10 may say 0 before the end of the file (readv(2), BUGS).
+  if (moved <= 0) return 0;
+  return static_cast<std::uint64_t>(moved);
+}
+
 }  // namespace inrush::engine

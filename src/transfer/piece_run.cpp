@@ -114,8 +114,10 @@ class PieceRun {
 
   void report_refusals() {
     if (used_ring_) parts_.ring->report_refusals(parts_.fallbacks);
-    const std::string& refusal = parts_.stream.kernel_refusal();
-    if (!refusal.empty()) parts_.fallbacks.record("copy kernel", refusal);
+    const std::string& kernel = parts_.stream.kernel_refusal();
+    if (!kernel.empty()) parts_.fallbacks.record("copy kernel", kernel);
+    const std::string& stage = parts_.stream.stage_refusal();
+    if (!stage.empty()) parts_.fallbacks.record("device staging", stage);
   }
 
   // A piece that was taken and has no slot yet.

@@ -19,9 +19,10 @@ namespace inrush::engine {
 // Each slot belongs to one read at a time; what they share is guarded.
 class WindowReads::Windows {
  public:
-  Windows(std::shared_ptr<Gpu> gpu, RingShape shape)
+  Windows(std::shared_ptr<Gpu> gpu, RingShape shape, Populate populate)
       : gpu_(std::move(gpu)),
         shape_(shape),
+        populate_(populate),
         space_(shape.slot_bytes * shape.slot_count),
         pins_(shape.slot_count) {}
 
@@ -33,7 +34,7 @@ class WindowReads::Windows {
   [[nodiscard]] ReadOutcome fill(int fd, std::uint64_t offset, std::span<std::byte> window) noexcept {
     const auto index = static_cast<std::size_t>(window.data() - space_.bytes().data()) / shape_.slot_bytes;
     unpin(index);
-    const MappedPages pages = map_pages(fd, offset, window);
+    const MappedPages pages = map_pages(fd, offset, window, populate_);
     if (pages.error != 0 || pages.size_bytes == 0) return {0, pages.error};
     return pin(index, window) ? ReadOutcome{pages.size_bytes, 0} : ReadOutcome{0, ENOLCK};
   }
@@ -90,6 +91,7 @@ class WindowReads::Windows {
 
   const std::shared_ptr<Gpu> gpu_;
   const RingShape shape_;
+  const Populate populate_;
   const AddressSpace space_;
   std::vector<Pin> pins_;  // by slot; gone before the address space
   mutable std::mutex mutex_;
@@ -131,8 +133,8 @@ class WindowFile final : public File {
 
 }  // namespace
 
-WindowReads::WindowReads(std::shared_ptr<Gpu> gpu, RingShape shape)
-    : shape_(shape), windows_(std::make_shared<Windows>(std::move(gpu), shape)) {}
+WindowReads::WindowReads(std::shared_ptr<Gpu> gpu, RingShape shape, Populate populate)
+    : shape_(shape), windows_(std::make_shared<Windows>(std::move(gpu), shape, populate)) {}
 
 std::span<std::byte> WindowReads::slot(std::uint32_t index) const noexcept { return windows_->slot(index); }
 

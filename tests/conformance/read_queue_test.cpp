@@ -36,9 +36,10 @@ struct QueueKind {
 };
 std::ostream& operator<<(std::ostream& out, const QueueKind& kind) { return out << kind.name; }
 
-std::unique_ptr<ReadQueue> make_local(IoUring io_uring) {
+std::unique_ptr<ReadQueue> make_local(IoUring io_uring, bool waiter_reads = false) {
   LocalQueueOptions options;
   options.io_uring = io_uring;
+  options.waiter_reads = waiter_reads;
   options.ring_depth = 8;  // fewer than some tests have in flight
   return std::make_unique<LocalQueue>(std::move(options));
 }
@@ -46,6 +47,7 @@ std::unique_ptr<ReadQueue> make_local(IoUring io_uring) {
 const std::vector<QueueKind> queue_kinds = {
     {"Threads", [] { return make_local(IoUring::off); }},
     {"IoUring", [] { return make_local(IoUring::automatic); }},
+    {"WaiterReads", [] { return make_local(IoUring::automatic, true); }},
     {"FaultyWithoutFaults",
      []() -> std::unique_ptr<ReadQueue> {
        return std::make_unique<FaultyQueue>(make_local(IoUring::automatic), fakes::Faults{});

@@ -156,7 +156,7 @@ class TransferPathTest : public testing::TestWithParam<Case> {
   }
 
   void run_windows(StagedParts parts, const Plan& plan, PlanSink& sink) {
-    WindowReads windows(gpu_, {plan.slot_bytes, 3});
+    WindowReads windows(gpu_, {plan.slot_bytes, 3}, Populate::missing);
     const OwnSlots slots{
         .reads = [&] { return &windows; }, .ranges = OwnSlotRanges::resident, .name = "page cache windows"};
     try {

@@ -103,6 +103,35 @@ TEST_P(ReadFaultTest, OneShortRead) {
   });
 }
 
+// With few CPUs the path's thread reads too what is in memory; where such a read fails, a plain one says why.
+TEST_P(ReadFaultTest, ReadsThatDoNotWaitComeShortOrFail) {
+  std::uint64_t injected = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    FaultCase tried = make("read of what is in memory");
+    auto random = std::make_shared<std::mt19937_64>(seed);
+    tried.rules.resident_read = [random](const ReadCall& call) -> ReadFate {
+      switch ((*random)() % 4) {
+        case 0:
+          return {.moved_bytes_max = (*random)() % call.size_bytes};
+        case 1:
+          return {.moved_bytes_max = 0};
+        case 2:
+          return {.error = (*random)() % 2 == 0 ? EIO : EOPNOTSUPP};
+        default:
+          return {};
+      }
+    };
+    tried.expected.may_load = true;
+    injected += run(std::move(tried));
+  }
+  LoadRequest request = request_;
+  request.device = device_;
+  const Plan plan = make_plan(checkpoint_, request, Loader(options()).machine(device_));
+  if (plan.path_reads && std::get<Way>(GetParam()) == Way::cached) {
+    EXPECT_GT(injected, 0U);
+  }
+}
+
 TEST_P(ReadFaultTest, EveryReadIsShort) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     FaultCase tried = make("every read short");

@@ -5,6 +5,7 @@
 #include <liburing.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 
 extern "C" {
 ssize_t __real_pread(int descriptor, void* target, size_t size_bytes, off_t offset);
+ssize_t __real_preadv2(int descriptor, const iovec* parts, int count, off_t offset, int flags);
 int __real_open(const char* path, int flags, ...);
 long __real_syscall(long number, ...);
 int __real_fstat(int descriptor, struct stat* status);
@@ -91,6 +93,35 @@ ReadFate fate_of(ReadCall call) {
   });
 }
 
+ReadFate fate_of_resident(const ReadCall& call) {
+  return ask([&](State& all, const SystemRules& rules) -> ReadFate {
+    if (!rules.resident_read) return {.error = EAGAIN};
+    ReadFate fate = rules.resident_read(call);
+    if (fate.is_fault()) ++all.injected_count;
+    return fate;
+  });
+}
+
+void overwrite(std::byte* target, std::uint64_t from, std::uint64_t to) {
+  if (from < to) std::memset(target + from, poison, to - from);
+}
+
+// As the read went, with what its fate changes.
+ssize_t read_with_fate(const ReadFate& fate, std::byte* bytes, std::size_t size_bytes,
+                       const std::function<ssize_t()>& read) {
+  if (!fate.is_fault()) return read();
+  if (fate.before) fate.before();
+  overwrite(bytes, 0, size_bytes);  // a read that fails may leave anything
+  if (fate.error != 0) {
+    errno = fate.error;
+    return -1;
+  }
+  const ssize_t moved = read();
+  if (moved < 0 || !fate.moved_bytes_max) return moved;
+  overwrite(bytes, *fate.moved_bytes_max, static_cast<std::uint64_t>(moved));
+  return std::min(moved, static_cast<ssize_t>(*fate.moved_bytes_max));
+}
+
 int error_of_open(const char* path, std::uint64_t flags) {
   return ask([&](State& all, const SystemRules& rules) -> int {
     ++all.open_count;
@@ -99,10 +130,6 @@ int error_of_open(const char* path, std::uint64_t flags) {
     all.injected_count += error != 0 ? 1U : 0U;
     return error;
   });
-}
-
-void overwrite(std::byte* target, std::uint64_t from, std::uint64_t to) {
-  if (from < to) std::memset(target + from, poison, to - from);
 }
 
 // What is about to be submitted, so that its completion is known again.
@@ -208,18 +235,15 @@ extern "C" {
 
 ssize_t __wrap_pread(int descriptor, void* target, size_t size_bytes, off_t offset) {
   const ReadFate fate = fate_of({0, descriptor, static_cast<std::uint64_t>(offset), size_bytes});
-  if (!fate.is_fault()) return __real_pread(descriptor, target, size_bytes, offset);
-  if (fate.before) fate.before();
-  auto* const bytes = static_cast<std::byte*>(target);
-  overwrite(bytes, 0, size_bytes);  // a read that fails may leave anything
-  if (fate.error != 0) {
-    errno = fate.error;
-    return -1;
-  }
-  const ssize_t moved = __real_pread(descriptor, target, size_bytes, offset);
-  if (moved < 0 || !fate.moved_bytes_max) return moved;
-  overwrite(bytes, *fate.moved_bytes_max, static_cast<std::uint64_t>(moved));
-  return std::min(moved, static_cast<ssize_t>(*fate.moved_bytes_max));
+  return read_with_fate(fate, static_cast<std::byte*>(target), size_bytes,
+                        [&] { return __real_pread(descriptor, target, size_bytes, offset); });
+}
+
+ssize_t __wrap_preadv2(int descriptor, const iovec* parts, int count, off_t offset, int flags) {
+  const auto read = [&] { return __real_preadv2(descriptor, parts, count, offset, flags); };
+  if (count != 1) return read();
+  const ReadFate fate = fate_of_resident({0, descriptor, static_cast<std::uint64_t>(offset), parts->iov_len});
+  return read_with_fate(fate, static_cast<std::byte*>(parts->iov_base), parts->iov_len, read);
 }
 
 int __wrap_open(const char* path, int flags, ...) {

@@ -37,6 +37,9 @@ struct OpenCall {
 
 struct SystemRules {
   std::function<ReadFate(const ReadCall&)> read = {};
+  // Of reads that do not wait for storage (preadv2 with RWF_NOWAIT); not counted as reads. Without a rule
+  // they are refused with EAGAIN, so that every byte comes by the reads above.
+  std::function<ReadFate(const ReadCall&)> resident_read = {};
   std::function<int(const OpenCall&)> open = {};             // errno; 0: go on
   std::function<int(std::uint64_t number)> status = {};      // of fstat, likewise
   std::optional<std::uint32_t> direct_alignment_bytes = {};  // what statx says; 0: no direct reads

@@ -2,6 +2,7 @@
 #include "fakes/libcuda/fake_world.hpp"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,10 @@
 #include <cstring>
 #include <iterator>
 #include <new>
+
+#ifndef MADV_POPULATE_READ  // Linux 5.14; absent from older headers
+#define MADV_POPULATE_READ 22
+#endif
 
 namespace inrush::fakes {
 
@@ -333,6 +338,9 @@ FAKE_CUDA_EXPORT CuResult cuMemHostRegister_v2(void* memory, std::size_t bytes, 
     ++world().fault_hits;
     return CuResult::out_of_memory;
   }
+  // As the real one, which pins the pages: those past the end of a file are refused.
+  const bool is_mapping = (flags & engine::cu_register_read_only) != 0;
+  if (is_mapping && ::madvise(start, bytes, MADV_POPULATE_READ) != 0) return CuResult::invalid_value;
   world().registrations[start] = bytes;
   return CuResult::success;
 }

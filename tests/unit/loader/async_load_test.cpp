@@ -310,6 +310,62 @@ TEST_P(AsyncLoadOnGpuTest, AWaitByValueNeverBlocks) {
   expect_all(stream.seen());
 }
 
+// Half of the eight queues that a device has, whichever load the streams wait for.
+TEST_P(AsyncLoadOnGpuTest, MoreStreamsAreRefusedThanMayWaitAtOnce) {
+  write(4 * mib);
+  const Checkpoint checkpoint = discover(folder_.path());
+  Loader loader(slow());
+  std::vector<std::unique_ptr<CallersStream>> streams;
+  for (int i = 0; i < 5; ++i) streams.push_back(std::make_unique<CallersStream>());
+  make_copies_slow();
+  const auto one = loader.load_async(checkpoint, request(), StreamWait::wait_value);
+  const auto other = loader.load_async(checkpoint, request(), StreamWait::wait_value);
+  for (int i = 0; i < 4; ++i) (i % 2 == 0 ? one : other)->wait_all(streams[i]->handle());
+  EXPECT_EQ(code_of([&] { one->wait_all(streams[4]->handle()); }), ErrorCode::invalid_request);
+  other->wait(other->tensors()[0].name, streams[0]->handle());  // waits already
+  let_copies_go();
+  one->finish();
+  other->finish();
+  for (const auto& stream : streams) static_cast<void>(stream->seen());
+  one->wait_all(streams[4]->handle());
+  EXPECT_EQ(cuda_->misuse_count(), 0U) << cuda_->last_misuse();
+}
+
+// What waits for the whole device would wait for the stream, and hold up the copies that it waits for.
+TEST_P(AsyncLoadOnGpuTest, NothingThatWaitsForTheDeviceIsDoneMeanwhile) {
+  write(4 * mib);
+  const Checkpoint checkpoint = discover(folder_.path());
+  Loader loader(slow());
+  std::vector<Tensor> old = take_all(*loader.start(checkpoint, request()));
+  const auto calls = [this] {
+    return std::array{cuda_->entry_count("cuMemFree"), cuda_->entry_count("cuMemHostUnregister"),
+                      cuda_->entry_count("cuModuleLoadData")};
+  };
+  CallersStream stream;
+  make_copies_slow();
+  const auto load = loader.load_async(checkpoint, request(), StreamWait::wait_value);
+  load->wait_all(stream.handle());
+  const auto before = calls();
+  old.clear();  // memory of another load goes
+  const auto small = loader.start(checkpoint, [&] {
+    LoadRequest some = request();
+    some.only = {load->tensors()[0].name};
+    return some;
+  }());
+  EXPECT_FALSE(load->done()) << "the load was too fast to show anything";
+  EXPECT_EQ(calls(), before);
+  let_copies_go();
+  while (small->next()) {
+  }
+  load->finish();
+  static_cast<void>(stream.seen());
+  const FakeCudaLive during = cuda_->live();
+  load->close();
+  { const auto next = loader.load_async(checkpoint, request(), StreamWait::wait_value); }
+  EXPECT_LT(cuda_->live().allocated_bytes, during.allocated_bytes) << "what was kept is freed";
+  EXPECT_EQ(cuda_->misuse_count(), 0U) << cuda_->last_misuse();
+}
+
 TEST_P(AsyncLoadOnGpuTest, WaitAllIsForAllOfThem) {
   write(4 * mib);
   for (const StreamWait wait : {StreamWait::event, StreamWait::wait_value}) {

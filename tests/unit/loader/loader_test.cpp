@@ -2,6 +2,7 @@
 #include <inrush/loader.hpp>
 
 #include "fakes/safetensors_text.hpp"
+#include "gpu/copy_stage.hpp"
 #include "unit/loader/loader_fixture.hpp"
 
 #include <gtest/gtest.h>
@@ -94,7 +95,10 @@ TEST_P(LoaderTest, AWindowBoundsTheMemoryOfAConsumerThatDrops) {
   while (const std::optional<Tensor> tensor = load->next()) {
     EXPECT_EQ(bytes_of(loader, *tensor), contents_.at(tensor->name));
     ++count;
-    peak = std::max(peak, cuda_->live().allocated_bytes);
+    // Less what small tensors are brought through: it is made at some time.
+    constexpr std::uint64_t stage_bytes = engine::CopyStage::buffer_count * engine::CopyStage::buffer_bytes;
+    const std::uint64_t allocated = cuda_->live().allocated_bytes;
+    peak = std::max(peak, allocated >= stage_bytes ? allocated - stage_bytes : allocated);
   }
   EXPECT_EQ(count, checkpoint.tensor_count());
   EXPECT_LE(peak, bounded.window_bytes_max + largest_slab) << "a slab lives until its last tensor is dropped";

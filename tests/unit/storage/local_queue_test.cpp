@@ -5,17 +5,21 @@
 #include "base/unique_fd.hpp"
 #include "fakes/aliased_memory.hpp"
 #include "fakes/child_process.hpp"
+#include "fakes/slow_file.hpp"
 #include "fakes/temp_folder.hpp"
 #include "storage/local_store.hpp"
+#include "storage/residency.hpp"
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <future>
 
@@ -116,6 +120,92 @@ TEST_F(LocalQueueTest, BuffersAboveOneGibAreSplit) {
   const Outcome outcome = read_all(std::make_shared<fakes::AliasedMemory>((1ULL << 30) + (64 << 20)));
   EXPECT_EQ(outcome.failure, "");
   EXPECT_EQ(outcome.fallbacks, "");
+}
+
+// The only reader is held up by a file that does not answer, so whoever reads the rest is the one that waits.
+TEST_F(LocalQueueTest, TheOneThatWaitsReadsWhatIsInMemory) {
+  const auto slow = std::make_shared<fakes::SlowFile>(patterned_bytes(4096));
+  LocalQueueOptions options;
+  options.reader_count = 1;
+  options.waiter_reads = true;
+  LocalQueue queue(std::move(options));
+  std::vector<std::byte> memory(64 << 10);
+  const std::span<std::byte> target(memory);
+  queue.submit({0, slow, ReadMode::buffered, 0, target.first(100), nullptr});
+  slow->wait_until_blocked(1);
+  for (std::uint64_t tag = 1; tag <= 10; ++tag)
+    queue.submit({tag, file_, ReadMode::buffered, tag * 4096, target.subspan(tag * 4096, 4096), nullptr});
+  std::array<Completion, 16> completions;
+  const auto soon = [] { return Clock::now() + std::chrono::seconds(30); };
+  for (std::uint64_t tag = 1; tag <= 10; ++tag) {
+    ASSERT_EQ(queue.wait(completions, soon()), 1U) << "does this file system know RWF_NOWAIT?";
+    EXPECT_EQ(completions[0], (Completion{tag, 4096, 0}));
+  }
+  std::vector<std::byte> expected(10 * 4096);
+  read_fully(*file_, 4096, expected);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), memory.begin() + 4096));
+  // A file without a descriptor is for the reader.
+  queue.submit({11, slow, ReadMode::buffered, 0, target.first(100), nullptr});
+  EXPECT_EQ(queue.wait(completions, Clock::now() + std::chrono::milliseconds(20)), 0U);
+  slow->release();
+  std::size_t done = 0;
+  while (const std::size_t count = queue.wait(completions, forever)) done += count;
+  EXPECT_EQ(done, 2U);
+}
+
+// What its descriptor leads to has nothing to give without a wait, and reads by others say on which thread
+// they came.
+class SilentFile final : public File {
+ public:
+  SilentFile() {
+    std::array<int, 2> ends = {-1, -1};
+    EXPECT_EQ(::pipe(ends.data()), 0);
+    out_ = UniqueFd(ends[0]);
+    in_ = UniqueFd(ends[1]);
+  }
+  [[nodiscard]] const std::string& path() const noexcept override { return path_; }
+  [[nodiscard]] FileStatus status() const override { return {}; }
+  [[nodiscard]] ReadOutcome read(ReadMode /*mode*/, std::uint64_t /*offset*/,
+                                 std::span<std::byte> target) const noexcept override {
+    reader_ = ::gettid();
+    return {target.size(), 0};
+  }
+  [[nodiscard]] int descriptor(ReadMode /*mode*/) const noexcept override { return out_.get(); }
+  [[nodiscard]] std::uint32_t direct_alignment_bytes() const noexcept override { return 0; }
+  [[nodiscard]] std::string direct_refusal() const override { return "a pipe"; }
+  [[nodiscard]] bool is_resident(ByteRange /*range*/) const noexcept override { return true; }
+  [[nodiscard]] pid_t reader() const { return reader_; }
+
+ private:
+  const std::string path_ = "pipe";
+  UniqueFd out_;
+  UniqueFd in_;
+  mutable std::atomic<pid_t> reader_ = 0;
+};
+
+TEST_F(LocalQueueTest, TheOneThatWaitsNeverWaitsForStorage) {
+  const auto pipe = std::make_shared<SilentFile>();
+  LocalQueueOptions options;
+  options.waiter_reads = true;
+  LocalQueue queue(std::move(options));
+  std::vector<std::byte> memory(4096);
+  queue.submit({1, pipe, ReadMode::buffered, 0, memory, nullptr});
+  std::array<Completion, 4> completions;
+  ASSERT_EQ(queue.wait(completions, forever), 1U);
+  EXPECT_EQ(completions[0], (Completion{1, 4096, 0}));
+  EXPECT_NE(pipe->reader(), ::gettid());
+}
+
+TEST_F(LocalQueueTest, OnlyWhatIsInMemoryIsReadWithoutAWait) {
+  const int fd = file_->descriptor(ReadMode::buffered);
+  std::vector<std::byte> memory(4096);
+  std::vector<std::byte> expected(4096);
+  read_fully(*file_, 8192, expected);
+  if (read_resident(fd, 8192, memory) == 4096) {  // tmpfs before Linux 6.6 cannot be asked
+    EXPECT_EQ(memory, expected);
+  }
+  EXPECT_EQ(read_resident(fd, file_->status().size_bytes, memory), 0U) << "the end of the file";
+  EXPECT_EQ(read_resident(-1, 0, memory), 0U);
 }
 
 // Each system call of io_uring, refused as containers and old kernels refuse it.

@@ -17,8 +17,9 @@ class NotedStream final : public CopyStream {
     calls.emplace_back(copies.begin(), copies.end());
     return copies.size();
   }
-  void use_kernel(KernelUse /*use*/) override {}
+  void use_kernel(KernelUse /*use*/, std::uint64_t /*reserved_bytes*/) override {}
   [[nodiscard]] const std::string& kernel_refusal() const noexcept override { return no_refusal_; }
+  [[nodiscard]] const std::string& stage_refusal() const noexcept override { return no_refusal_; }
   [[nodiscard]] std::uint64_t record() override { return ++recorded_; }
   [[nodiscard]] std::uint64_t reached() override { return reached_; }
   void wait(std::uint64_t ticket) override { reached_ = ticket; }
