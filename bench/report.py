@@ -244,7 +244,11 @@ def draw(rows: Rows, path: Path) -> str:
         import matplotlib.pyplot as plot
     except ImportError as error:
         return f"no picture: {error}"
-    groups = [group for group in by_case(rows) if any(row["outcome"] == "ok" for row in group)][:PANELS_MAX]
+    # GB/s say nothing of the command, whose time is that of a context.
+    groups = [
+        group for group in by_case(rows)
+        if group[0]["ours"] != commands.COMMAND and any(row["outcome"] == "ok" for row in group)
+    ][:PANELS_MAX]  # fmt: skip
     if not groups:
         return "no picture: no trial went well"
     columns = min(len(groups), 3 if len(groups) > 4 else 2)

@@ -121,8 +121,12 @@ class INRUSH_API Load {
 enum class StreamWait : std::uint8_t {
   // wait() blocks the host until the tensor's last copy is queued; from there on the stream waits by itself.
   event,
-  // wait() never blocks: the stream waits for a word in host memory that the load sets. For streams of a GPU
-  // whose driver can do it. Such a load has an end: without a deadline it gets one of ten minutes.
+  // wait() blocks for no tensor: the stream waits for a word in host memory that the load sets. For streams
+  // of a GPU whose driver can do it, at most half as many at once as the device has queues
+  // (CUDA_DEVICE_MAX_CONNECTIONS, else 8). Such a load has an end: without a deadline it gets one of ten
+  // minutes. Until then the process must not free device memory, unregister host memory or load code on that
+  // device, nor use another Loader there: CUDA waits for all streams then, and copies stand still
+  // (docs/gds.md).
   wait_value,
 };
 
@@ -142,7 +146,7 @@ class INRUSH_API AsyncLoad {
   [[nodiscard]] virtual const std::vector<Tensor>& tensors() const noexcept = 0;
   // What is queued on `stream` (a CUstream of the load's device; null: the legacy default stream) after this
   // call sees the tensor's bytes. On the CPU it blocks until they are there. Throws invalid_request (no such
-  // tensor) and what ended the load.
+  // tensor; too many streams that wait for values) and what ended the load.
   virtual void wait(std::string_view name, void* stream) = 0;
   // The same for all tensors.
   virtual void wait_all(void* stream) = 0;

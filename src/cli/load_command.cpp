@@ -4,6 +4,7 @@
 #include "cli/output.hpp"
 
 #include <memory>
+#include <string_view>
 
 namespace inrush::engine {
 
@@ -100,8 +101,10 @@ void add_load_command(CLI::App& app) {
   command->callback([arguments, quiet] {
     const bool silent = *quiet == Quiet::yes || arguments->format == OutputFormat::json;
     arguments->progress = silent ? ProgressMode::none : progress_mode_of_stderr();
-    const std::string text = run_load(*arguments);
-    if (*quiet == Quiet::no || arguments->format == OutputFormat::json) write_stdout(text);
+    const bool shows = *quiet == Quiet::no || arguments->format == OutputFormat::json;
+    run_load(*arguments, [shows](std::string_view text) {
+      if (shows) write_stdout(text);
+    });
   });
 }
 

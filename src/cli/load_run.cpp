@@ -155,9 +155,10 @@ class LoadCommand {
 
 }  // namespace
 
-std::string run_load(const LoadArguments& arguments) {
+void run_load(const LoadArguments& arguments, const std::function<void(std::string_view)>& write) {
   set_cufile_environment(make_request(arguments).path);  // before the Loader has threads
-  return LoadCommand(arguments).run();
+  LoadCommand command(arguments);
+  write(command.run());
 }
 
 }  // namespace inrush::engine

@@ -6,7 +6,9 @@
 
 #include "cli/progress_display.hpp"
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace inrush::engine {
@@ -30,8 +32,8 @@ struct LoadArguments {
   LoadRequest request;
 };
 
-// Loads one path after the other with one Loader and returns what belongs on stdout. Throws Error or
-// Interrupted.
-[[nodiscard]] std::string run_load(const LoadArguments& arguments);
+// Loads one path after the other with one Loader and hands on what belongs on stdout, at once: giving the
+// device back takes 70 ms more (H200). Throws Error or Interrupted, and what `write` throws.
+void run_load(const LoadArguments& arguments, const std::function<void(std::string_view)>& write);
 
 }  // namespace inrush::engine
