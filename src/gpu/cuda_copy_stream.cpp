@@ -115,7 +115,7 @@ std::uint64_t CudaCopyStream::scatter(CopySource from, std::uint64_t device_offs
 }
 
 std::uint64_t CudaCopyStream::scatter(std::span<CopyRun> runs, CopySource from, std::uint64_t device_offset) {
-  const bool is_staged = stage_ != nullptr && from == CopySource::host && is_worth_staging(runs);
+  const bool is_staged = from == CopySource::host && is_worth_staging(runs) && has_stage();
   if (is_staged) {
     // Its type is a number for the kernel.
     const auto* const source = reinterpret_cast<const std::byte*>(runs.front().source);
@@ -146,28 +146,30 @@ void CudaCopyStream::make_kernel() noexcept {
   } catch (const std::exception& error) {
     kernel_refusal_ = error.what();
   }
+  kernel_is_done_ = true;
+}
+
+bool CudaCopyStream::has_stage() {
+  if (kernel_use_ != KernelUse::staged) return false;
+  if (stage_ != nullptr || !stage_refusal_.empty()) return stage_ != nullptr;
   try {
-    if (kernel_ != nullptr) stage_ = std::make_unique<CopyStage>(context_, reserved_bytes_);
-  } catch (const std::exception& error) {
+    stage_ = std::make_unique<CopyStage>(context_, reserved_bytes_);
+  } catch (const Error& error) {
     stage_refusal_ = error.what();
   }
-  kernel_is_done_ = true;
+  return stage_ != nullptr;
 }
 
 void CudaCopyStream::use_kernel(KernelUse use, std::uint64_t reserved_bytes) {
   kernel_use_ = use;
-  if (!kernel_thread_.joinable()) reserved_bytes_ = reserved_bytes;  // else it is made already
+  reserved_bytes_ = reserved_bytes;
+  stage_refusal_.clear();
   if (use == KernelUse::forbidden && kernel_thread_.joinable()) kernel_thread_.join();
 }
 
 const std::string& CudaCopyStream::kernel_refusal() const noexcept {
   static const std::string none_yet;
   return kernel_is_done_ ? kernel_refusal_ : none_yet;
-}
-
-const std::string& CudaCopyStream::stage_refusal() const noexcept {
-  static const std::string none_yet;
-  return kernel_is_done_ ? stage_refusal_ : none_yet;
 }
 
 // Of the copies' sources, where the kernel is for them and there.

@@ -27,7 +27,7 @@ class CudaCopyStream final : public CopyStream {
   std::uint64_t copy(std::span<const Copy> copies) override;
   void use_kernel(KernelUse use, std::uint64_t reserved_bytes) override;
   [[nodiscard]] const std::string& kernel_refusal() const noexcept override;
-  [[nodiscard]] const std::string& stage_refusal() const noexcept override;
+  [[nodiscard]] const std::string& stage_refusal() const noexcept override { return stage_refusal_; }
   [[nodiscard]] std::uint64_t record() override;
   [[nodiscard]] std::uint64_t reached() override;
   void wait(std::uint64_t ticket) override;
@@ -60,6 +60,7 @@ class CudaCopyStream final : public CopyStream {
   [[nodiscard]] std::uint64_t scatter(CopySource from, std::uint64_t device_offset);
   [[nodiscard]] std::uint64_t scatter(std::span<CopyRun> runs, CopySource from, std::uint64_t device_offset);
   void make_kernel() noexcept;
+  [[nodiscard]] bool has_stage();
   void start(const Copy& copy) const;
   void start_run(const Copy& copy) const;
   [[nodiscard]] std::uint64_t bytes_in_allocation(CuAddress address) const;
@@ -70,15 +71,15 @@ class CudaCopyStream final : public CopyStream {
   std::shared_ptr<const CudaContext> context_;
   Stream stream_;
   // The kernel is made on a thread, once there is something for it: translating it for the first time took
-  // 0.2 s on an H200 machine, and until then copies do. All results belong to the thread until it is done.
+  // 0.2 s on an H200 machine, and until then copies do. Both results belong to the thread until it is done.
   std::thread kernel_thread_;
   std::atomic<bool> kernel_is_done_ = false;
-  KernelUse kernel_use_ = KernelUse::allowed;
+  KernelUse kernel_use_ = KernelUse::staged;
   std::uint64_t reserved_bytes_ = 0;
   std::unique_ptr<CopyKernel> kernel_;
   std::string kernel_refusal_;
   std::unique_ptr<CopyStage> stage_;  // null: the kernel reads host memory itself
-  std::string stage_refusal_;
+  std::string stage_refusal_;         // of the load that uses the stream
   std::vector<CopyRun> runs_;
   std::vector<Event> idle_events_;
   std::deque<Pending> pending_;  // oldest first

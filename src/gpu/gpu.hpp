@@ -25,7 +25,12 @@ struct Copy {
   CopySource from = CopySource::host;
 };
 
-enum class KernelUse : std::uint8_t { allowed, forbidden };
+// How many small copies may go.
+enum class KernelUse : std::uint8_t {
+  forbidden,
+  alone,   // a kernel reads host memory
+  staged,  // a copy engine brings it to device memory first, some 24 MiB of it
+};
 
 // Copies in order, asynchronously. One thread at a time, except order_after(). Destroying it waits for its
 // copies.
@@ -36,10 +41,9 @@ class CopyStream {
   // recorded afterwards is reached. Sources in host memory were pinned by one call, or none of them is
   // pinned. Returns the number of operations that the device was given. Throws device_failed.
   virtual std::uint64_t copy(std::span<const Copy> copies) = 0;
-  // Whether many small copies may go by a kernel. Not where streams wait for what these copies bring: a
-  // kernel may stand behind such a stream in one queue of the device, and loading its code waits for all
-  // streams. Blocks while that is going on. `reserved_bytes` of the device's memory are to be left free: they
-  // are still to be allocated.
+  // By a kernel not where streams wait for what these copies bring: a kernel may stand behind such a stream
+  // in one queue of the device, and loading its code waits for all streams. Blocks while that is going on.
+  // `reserved_bytes` of the device's memory are to be left free: they are still to be allocated.
   virtual void use_kernel(KernelUse use, std::uint64_t reserved_bytes) = 0;
   // Why many small copies go one by one; empty where they need not, or none was asked for.
   [[nodiscard]] virtual const std::string& kernel_refusal() const noexcept = 0;

@@ -5,7 +5,6 @@
 #include "base/engine_thread.hpp"
 #include "base/text.hpp"
 #include "loader/host_facts.hpp"
-#include "plan/slabs.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -104,8 +103,7 @@ void LoadImpl::begin() {
                                 .reader_count = parts_.plan.reader_count,
                                 .path_reads = parts_.plan.path_reads,
                                 .io_uring = parts_.io_uring});
-  staging_->stream->use_kernel(parts_.streams_wait_for_values ? KernelUse::forbidden : KernelUse::allowed,
-                               bytes_to_allocate());
+  set_kernel_use();
   if (!parts_.gpu->is_host()) state_->promise_first_slab();  // there reads land in the slab itself
   try {
     path_thread_ = std::make_unique<std::thread>(start_engine_thread("inrush-path", [this] { run_path(); }));
@@ -115,12 +113,6 @@ void LoadImpl::begin() {
   }
   allocate_in_window();
   open_targets();
-}
-
-std::uint64_t LoadImpl::bytes_to_allocate() const {
-  const std::uint64_t bytes = allocated_bytes(parts_.plan);
-  const std::uint64_t window_bytes = parts_.request.window_bytes_max;
-  return window_bytes == 0 ? bytes : std::min(bytes, window_bytes);
 }
 
 // --- the path's thread ---

@@ -108,6 +108,7 @@ class LoadImpl final : public Load, private TransferSink {
   void run_path() noexcept;
   void prepare_for_observer();
   void register_ring();
+  void set_kernel_use();
   void run_transfer();
   void run_staged(StagedParts staged);
   void tell_ended(std::exception_ptr error) noexcept;
@@ -115,7 +116,6 @@ class LoadImpl final : public Load, private TransferSink {
   [[nodiscard]] std::vector<std::string> taken_tensors_of_changed_file() const;
 
   // The rest: on the consumer's thread.
-  [[nodiscard]] std::uint64_t bytes_to_allocate() const;
   void settle();
   void log_fallbacks() const;
   void end_with(std::exception_ptr error);

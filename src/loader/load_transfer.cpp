@@ -1,10 +1,12 @@
 // The path that a load takes, on the path's thread.
 #include "loader/load_gds.hpp"
 #include "loader/load_impl.hpp"
+#include "plan/slabs.hpp"
 #include "transfer/gds_path.hpp"
 #include "transfer/staged_path.hpp"
 #include "transfer/window_reads.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -14,6 +16,9 @@ namespace {
 
 // One is filled and one copied from; the third is ready when either ends.
 constexpr std::uint32_t window_count = 3;
+// Below, device memory to stage small tensors in would be half of what is loaded, for less than a
+// millisecond.
+constexpr std::uint64_t staged_load_bytes_min = 64ULL << 20;
 constexpr const char* window_name = "page cache windows";
 
 }  // namespace
@@ -61,6 +66,14 @@ void LoadImpl::run_staged(StagedParts staged) {
     throw;
   }
   report_.set_windows(windows->peak_bytes());
+}
+
+void LoadImpl::set_kernel_use() {
+  KernelUse use = parts_.plan.loaded_bytes < staged_load_bytes_min ? KernelUse::alone : KernelUse::staged;
+  if (parts_.streams_wait_for_values) use = KernelUse::forbidden;
+  const std::uint64_t window_bytes = parts_.request.window_bytes_max;
+  const std::uint64_t bytes = allocated_bytes(parts_.plan);
+  staging_->stream->use_kernel(use, window_bytes == 0 ? bytes : std::min(bytes, window_bytes));
 }
 
 void LoadImpl::register_ring() {

@@ -123,18 +123,27 @@ TEST_F(CopyKernelTest, SpansLargerThanTheStageComeInParts) {
 
 TEST_F(CopyKernelTest, TheStageTakesNoMemoryThatALoadNeeds) {
   stream_ = gpu_->open_stream();
-  stream_->use_kernel(KernelUse::allowed, gpu_->memory_info().free_bytes - 20 * mib);
+  stream_->use_kernel(KernelUse::staged, gpu_->memory_info().free_bytes - 20 * mib);
   await_kernel();
   EXPECT_EQ(copy(runs_of(1000, 1000)), 1U);
   EXPECT_NE(stream_->stage_refusal().find("free"), std::string::npos) << stream_->stage_refusal();
+}
+
+TEST_F(CopyKernelTest, ALoadMayDoWithoutAStage) {
+  stream_->use_kernel(KernelUse::alone, 0);
+  EXPECT_EQ(copy(runs_of(1000, 1000)), 1U);
+  EXPECT_EQ(launch_count_, 1U);
+  EXPECT_EQ(stream_->stage_refusal(), "");
+  stream_->use_kernel(KernelUse::staged, 0);
+  EXPECT_EQ(copy(runs_of(1000, 1000)), 2U) << "the next one has it";
 }
 
 TEST_F(CopyKernelTest, WithoutAStageTheKernelReadsHostMemory) {
   for (const char* entry : {"cuMemGetInfo", "cuMemAlloc", "cuStreamCreate"}) {
     SCOPED_TRACE(entry);
     stream_ = gpu_->open_stream();
-    cuda_->fail(entry, 1, CuResult::out_of_memory);
     await_kernel();
+    cuda_->fail(entry, 1, CuResult::out_of_memory);
     EXPECT_EQ(copy(runs_of(1000, 1000)), 1U);
     EXPECT_NE(stream_->stage_refusal().find(entry), std::string::npos) << stream_->stage_refusal();
     EXPECT_EQ(stream_->kernel_refusal(), "");
@@ -209,7 +218,7 @@ TEST_F(CopyKernelTest, CopiesDoUntilItIsThere) {
 TEST_F(CopyKernelTest, CopiesDoWhereItIsNotAllowed) {
   stream_->use_kernel(KernelUse::forbidden, 0);
   EXPECT_EQ(copy(runs_of(1000, 100)), 100U);
-  stream_->use_kernel(KernelUse::allowed, 0);
+  stream_->use_kernel(KernelUse::staged, 0);
   EXPECT_EQ(copy(runs_of(1000, 100)), 1U);
 }
 
