@@ -137,8 +137,8 @@ void LoadImpl::run_path() noexcept {
   }
 }
 
-// Pinning waits for streams, and 100 MiB of it take some 10 ms, so it is not the caller's thread that does
-// it.
+// Pinning may wait for streams (CUDA's guide says so; one try on an H200 did not), and takes tens of
+// milliseconds the first time, so it is not the caller's thread that does it.
 void LoadImpl::prepare_for_observer() {
   if (parts_.observer == nullptr) return;
   if (parts_.streams_wait_for_values) staging_->ring->pin_all(*parts_.gpu);

@@ -1,12 +1,6 @@
 #include "transfer/ring.hpp"
 
-#include <inrush/error.hpp>
-
-#include "base/engine_thread.hpp"
-
 #include <algorithm>
-#include <system_error>
-#include <thread>
 
 namespace inrush::engine {
 
@@ -15,7 +9,6 @@ namespace {
 // What one call pins: what copies join at most (transfer/copy_runs), and whole huge pages, since a page is
 // registered once.
 constexpr std::uint64_t pinned_at_once_bytes = 16ULL << 20;
-constexpr std::uint32_t fault_thread_count = 4;
 
 }  // namespace
 
@@ -52,29 +45,7 @@ void Ring::pin_slot(std::uint32_t index, Gpu& gpu) {
   if (pins_[group] == nullptr) pin_refusal_ = refusal;
 }
 
-// One thread faults some 10 GB/s in; what is there is registered at 35.
-void Ring::fault_all() {
-  std::vector<std::thread> threads;
-  const std::uint64_t part_bytes = (shape_.slot_count / fault_thread_count + 1) * shape_.slot_bytes;
-  for (std::uint64_t offset = 0; offset < pages_.bytes().size(); offset += part_bytes) {
-    const auto fault = [this, offset, size_bytes = std::min(part_bytes, pages_.bytes().size() - offset)] {
-      try {
-        pages_.populate(offset, size_bytes);
-      } catch (const Error&) {  // registering them will meet it again, and say so
-      }
-    };
-    try {
-      threads.push_back(start_engine_thread("inrush-fault", fault));
-    } catch (const std::system_error&) {
-      break;  // registering faults the rest
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 void Ring::pin_all(Gpu& gpu) {
-  if (pinned_bytes() == pages_.bytes().size()) return;
-  fault_all();
   for (std::uint32_t index = 0; index < shape_.slot_count; ++index) pin_slot(index, gpu);
 }
 

@@ -36,7 +36,6 @@ class Ring {
   // Pins the slot, with its group, on its first call. After a refusal the ring stays as it is: copies from it
   // are slower, not wrong.
   void pin_slot(std::uint32_t index, Gpu& gpu);
-  // All of it at once, faulted by threads of its own.
   void pin_all(Gpu& gpu);
   // Records what was refused: huge pages, pinned memory. For each load that uses the ring.
   void report_refusals(Fallbacks& fallbacks) const;
@@ -45,7 +44,6 @@ class Ring {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
 
  private:
-  void fault_all();
   [[nodiscard]] std::span<std::byte> slot_memory(std::uint32_t index) const noexcept;
   [[nodiscard]] std::uint64_t group_bytes() const noexcept;
 
